@@ -1,0 +1,61 @@
+# Warnings, sanitizers, ccache and the precompiled header that libtorch's cost calls for.
+add_library(thinpipe_flags INTERFACE)
+target_compile_options(thinpipe_flags INTERFACE -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor
+                       -Wno-missing-field-initializers)
+target_include_directories(thinpipe_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+
+if(THINPIPE_SANITIZE)
+  # Sanitizers and ifunc-based kernel clones do not mix: the resolvers run before the sanitizer has started.
+  target_compile_options(thinpipe_flags INTERFACE -fsanitize=${THINPIPE_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_definitions(thinpipe_flags INTERFACE THINPIPE_NO_CLONES)
+  target_link_options(thinpipe_flags INTERFACE -fsanitize=${THINPIPE_SANITIZE})
+  if(THINPIPE_SANITIZE STREQUAL "address")
+    target_compile_options(thinpipe_flags INTERFACE -fsanitize=undefined -fno-sanitize-recover=undefined)
+    target_link_options(thinpipe_flags INTERFACE -fsanitize=undefined)
+  endif()
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  # The sloppiness is what ccache asks for when precompiled headers are in use.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(thinpipe_flags INTERFACE -fpch-preprocess)
+  endif()
+endif()
+
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(spdlog REQUIRED)
+find_package(tomlplusplus REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(Threads REQUIRED)
+
+if(THINPIPE_TORCH)
+  # Only the CPU library and c10 are linked: no autograd, no Python, none of the distributed parts.
+  find_path(TORCH_INCLUDE_DIR ATen/ATen.h REQUIRED)
+  find_library(TORCH_CPU_LIBRARY torch_cpu REQUIRED)
+  find_library(C10_LIBRARY c10 REQUIRED)
+  add_library(thinpipe_torch INTERFACE)
+  target_include_directories(thinpipe_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIR})
+  target_link_libraries(thinpipe_torch INTERFACE ${TORCH_CPU_LIBRARY} ${C10_LIBRARY})
+
+  # OpenBLAS built on OpenMP shares libtorch's thread pool: one setting for both, and a product called from inside a
+  # parallel loop stays on its thread. The RPATH (not RUNPATH: it must reach libtorch's own lookup of libblas.so.3) makes
+  # that build win where a machine has several.
+  find_library(OPENBLAS_LIBRARY openblas PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp NO_DEFAULT_PATH)
+  if(OPENBLAS_LIBRARY)
+    get_filename_component(OPENBLAS_DIR ${OPENBLAS_LIBRARY} DIRECTORY)
+    target_link_options(thinpipe_torch INTERFACE -Wl,--disable-new-dtags,-rpath,${OPENBLAS_DIR})
+  else()
+    find_library(OPENBLAS_LIBRARY openblas REQUIRED)
+  endif()
+  find_path(CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas-openmp ${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp REQUIRED)
+  target_include_directories(thinpipe_torch SYSTEM INTERFACE ${CBLAS_INCLUDE_DIR})
+  target_link_libraries(thinpipe_torch INTERFACE ${OPENBLAS_LIBRARY})
+
+  # ATen's headers cost about ten seconds per file; every torch target reuses this one precompilation.
+  file(WRITE ${PROJECT_BINARY_DIR}/torch_pch.cc "")
+  add_library(thinpipe_torch_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cc)
+  target_link_libraries(thinpipe_torch_pch PRIVATE thinpipe_flags thinpipe_torch)
+  target_precompile_headers(thinpipe_torch_pch PRIVATE <ATen/ATen.h> <ATen/Parallel.h> <string> <vector>)
+endif()
