@@ -1,0 +1,31 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <memory>
+
+#include "base/error.h"
+
+namespace thinpipe {
+
+void init_log() {
+  auto logger = std::make_shared<spdlog::logger>("thinpipe", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger->set_pattern("%H:%M:%S.%e %^%l%$ %v");
+  spdlog::set_default_logger(std::move(logger));
+}
+
+void set_log_level(std::string_view level) {
+  if (level == "debug") {
+    spdlog::set_level(spdlog::level::debug);
+  } else if (level == "info") {
+    spdlog::set_level(spdlog::level::info);
+  } else if (level == "warn") {
+    spdlog::set_level(spdlog::level::warn);
+  } else if (level == "error") {
+    spdlog::set_level(spdlog::level::err);
+  } else {
+    throw UserError(fmt::format("log level '{}' is not one of debug, info, warn, error", level));
+  }
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,30 @@
+// Diagnostics on standard error, one line each. What a command is asked for goes to standard output instead.
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+#include <string_view>
+#include <utility>
+
+namespace thinpipe {
+
+// level: "debug", "info", "warn", "error". Anything else throws UserError naming these.
+void set_log_level(std::string_view level);
+
+template <class... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  spdlog::debug(format, std::forward<Args>(args)...);
+}
+template <class... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  spdlog::info(format, std::forward<Args>(args)...);
+}
+template <class... Args>
+void log_warn(fmt::format_string<Args...> format, Args&&... args) {
+  spdlog::warn(format, std::forward<Args>(args)...);
+}
+
+// Sends every line to standard error in the house format. Called once, by the program.
+void init_log();
+
+}  // namespace thinpipe

@@ -1,0 +1,74 @@
+#include "base/rng.h"
+
+#include "base/check.h"
+
+namespace thinpipe {
+
+std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  constexpr uint64_t kMultiplier0 = 0xD2511F53;
+  constexpr uint64_t kMultiplier1 = 0xCD9E8D57;
+  constexpr uint32_t kWeyl0 = 0x9E3779B9;
+  constexpr uint32_t kWeyl1 = 0xBB67AE85;
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = kMultiplier0 * counter[0];
+    const uint64_t product1 = kMultiplier1 * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
+    key[0] += kWeyl0;
+    key[1] += kWeyl1;
+  }
+  return counter;
+}
+
+uint64_t stream_of(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char character : name) {
+    hash ^= static_cast<unsigned char>(character);
+    hash *= 0x100000001b3;
+  }
+  return hash;
+}
+
+std::array<uint32_t, 4> CounterRng::block(uint64_t number) const {
+  return philox4x32({static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32),
+                     static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)},
+                    {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
+}
+
+uint32_t CounterRng::bits32(uint64_t index) const { return block(index / 4)[index % 4]; }
+
+uint64_t CounterRng::bits64(uint64_t index) const {
+  const auto words = block(index / 2);
+  const size_t low = 2 * (index % 2);
+  return words[low] | (static_cast<uint64_t>(words[low + 1]) << 32);
+}
+
+double CounterRng::unit_variance_of(uint32_t bits) {
+  constexpr double kSqrt3 = 0x1.bb67ae8584caap+0;
+  // (bits + 1/2) 2^-31 - 1 is exact in double; the product with sqrt 3 is the only rounding.
+  const double symmetric = (static_cast<double>(bits) + 0.5) * 0x1p-31 - 1.0;
+  return symmetric * kSqrt3;
+}
+
+uint64_t CounterRng::below(uint64_t bound, uint64_t index) const {
+  TP_CHECK(bound > 0, "CounterRng::below needs a bound above 0");
+  // 2^64 mod bound values at the top would favour small results; they are drawn again from a stream of their own.
+  const uint64_t excess = (UINT64_MAX % bound + 1) % bound;
+  CounterRng draw = *this;
+  for (uint64_t attempt = 0;; ++attempt) {
+    const uint64_t bits = draw.bits64(index);
+    if (excess == 0 || bits <= UINT64_MAX - excess) return bits % bound;
+    draw = CounterRng(seed_, stream_ ^ (0x9e3779b97f4a7c15 * (attempt + 1)));
+  }
+}
+
+void CounterRng::fill_unit_variance(uint64_t first, std::span<double> out) const {
+  size_t filled = 0;
+  while (filled < out.size()) {
+    const uint64_t index = first + filled;
+    const auto words = block(index / 4);
+    for (size_t lane = index % 4; lane < 4 && filled < out.size(); ++lane) out[filled++] = unit_variance_of(words[lane]);
+  }
+}
+
+}  // namespace thinpipe
