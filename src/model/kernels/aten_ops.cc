@@ -1,0 +1,117 @@
+// The operations of ops.h in tensor algebra: any device, any floating type, no fusion.
+#include <ATen/ATen.h>
+
+#include <tuple>
+
+#include "model/kernels/ops.h"
+
+namespace thinpipe::aten_ops {
+namespace {
+
+struct Heads {
+  at::Tensor q;  // (B, heads, T, head_dim)
+  at::Tensor k;  // (B, heads, T, head_dim), each key head repeated for its group
+  at::Tensor v;
+};
+
+at::Tensor split_heads(const at::Tensor& columns, const AttentionShape& shape, int64_t heads) {
+  return columns.reshape({shape.sequences, shape.length, heads, shape.head_dim}).transpose(1, 2);
+}
+
+Heads split(const at::Tensor& qkv, const AttentionShape& shape) {
+  const int64_t group = shape.heads / shape.kv_heads;
+  const auto q = qkv.narrow(1, 0, shape.query_width());
+  const auto k = qkv.narrow(1, shape.query_width(), shape.kv_width());
+  const auto v = qkv.narrow(1, shape.query_width() + shape.kv_width(), shape.kv_width());
+  return {split_heads(q, shape, shape.heads), split_heads(k, shape, shape.kv_heads).repeat_interleave(group, 1),
+          split_heads(v, shape, shape.kv_heads).repeat_interleave(group, 1)};
+}
+
+// (B, heads, T, head_dim) -> (rows, heads * head_dim)
+at::Tensor join_heads(const at::Tensor& heads) { return heads.transpose(1, 2).flatten(2).flatten(0, 1); }
+
+// Sums the query heads' gradients of each shared key/value head.
+at::Tensor sum_groups(const at::Tensor& per_query_head, const AttentionShape& shape) {
+  return per_query_head.unflatten(1, {shape.kv_heads, shape.heads / shape.kv_heads}).sum(2);
+}
+
+double score_scale(const AttentionShape& shape) { return 1.0 / std::sqrt(static_cast<double>(shape.head_dim)); }
+
+}  // namespace
+
+Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps) {
+  const auto s = (x.square().mean(1) + eps).rsqrt();
+  return {x * s.unsqueeze(1) * gain, s};
+}
+
+void rms_norm_backward(const at::Tensor& dh, const at::Tensor& x, const at::Tensor& s, const at::Tensor& gain,
+                       at::Tensor& dx, at::Tensor& d_gain) {
+  const auto weighted = dh * gain;
+  const auto scale = s.unsqueeze(1);
+  const auto dot = (weighted * x).mean(1, /*keepdim=*/true);
+  dx.add_(weighted * scale - x * dot * scale.pow(3));
+  d_gain.add_((dh * x * scale).sum(0));
+}
+
+void rope_(const at::Tensor& qk, const RopeTable& table, int64_t heads, int64_t head_dim, bool inverse) {
+  const int64_t positions = table.cos.size(0);
+  const auto view = qk.narrow(1, 0, heads * head_dim).unflatten(1, {heads, head_dim}).unflatten(0, {-1, positions});
+  const auto low = view.narrow(3, 0, head_dim / 2);
+  const auto high = view.narrow(3, head_dim / 2, head_dim / 2);
+  const auto cos = table.cos.unsqueeze(1);
+  const auto sin = inverse ? -table.sin.unsqueeze(1) : table.sin.unsqueeze(1);
+  const auto new_low = low * cos - high * sin;
+  const auto new_high = high * cos + low * sin;
+  low.copy_(new_low);
+  high.copy_(new_high);
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  const auto parts = gate_up.chunk(2, 1);
+  return at::silu(parts[0]) * parts[1];
+}
+
+at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
+  const auto parts = gate_up.chunk(2, 1);
+  const auto sigmoid = parts[0].sigmoid();
+  const auto silu = parts[0] * sigmoid;
+  return at::cat({dy * parts[1] * (sigmoid + silu * (1 - sigmoid)), dy * silu}, 1);
+}
+
+Attended attention(const at::Tensor& qkv, const AttentionShape& shape) {
+  const auto [q, k, v] = split(qkv, shape);
+  const auto scores = at::matmul(q, k.transpose(2, 3)) * score_scale(shape);  // (B, heads, T, T)
+  const auto future = at::ones({shape.length, shape.length}, scores.options().dtype(at::kBool)).triu(1);
+  const auto masked = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
+  const auto lse = masked.logsumexp(3);
+  return {join_heads(at::matmul((masked - lse.unsqueeze(3)).exp(), v)).contiguous(), lse};
+}
+
+at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv, const Attended& forward,
+                              const AttentionShape& shape) {
+  const auto [q, k, v] = split(qkv, shape);
+  const double scale = score_scale(shape);
+  const auto p = (at::matmul(q, k.transpose(2, 3)) * scale - forward.lse.unsqueeze(3)).exp().tril();
+  const auto d_out = split_heads(d_output, shape, shape.heads);
+  const auto out = split_heads(forward.output, shape, shape.heads);
+  const auto delta = (d_out * out).sum(3, /*keepdim=*/true);
+  const auto d_scores = p * (at::matmul(d_out, v.transpose(2, 3)) - delta) * scale;
+  const auto dq = at::matmul(d_scores, k);
+  const auto dk = sum_groups(at::matmul(d_scores.transpose(2, 3), q), shape);
+  const auto dv = sum_groups(at::matmul(p.transpose(2, 3), d_out), shape);
+  return at::cat({join_heads(dq), join_heads(dk), join_heads(dv)}, 1);
+}
+
+double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale) {
+  const auto log_p = at::log_softmax(logits, 1);
+  const auto index = targets.unsqueeze(1);
+  const double total = -log_p.gather(1, index).to(at::kDouble).sum().item<double>();
+  if (gradient) {
+    logits.copy_(log_p.exp());
+    logits.scatter_add_(1, index, at::full_like(index, -1, logits.options()));
+    logits.mul_(scale);
+  }
+  return total;
+}
+
+}  // namespace thinpipe::aten_ops

@@ -1,0 +1,46 @@
+// The model's element-wise work on one CPU core, as plain loops over rows. Each function has an ATen twin in
+// aten_ops.cc that says the same in tensor algebra. cpu_kernels.cc is compiled once per instruction set, and
+// cpu_kernels<T>() picks the best one that this machine has.
+//
+// No ATen and no C++ library here: an inline function instantiated under -mavx2 could otherwise be the copy that the
+// linker keeps for the whole program.
+#pragma once
+
+#include <cstdint>
+
+namespace thinpipe {
+
+template <class T>
+struct CpuKernels {
+  // h = x * s o g with s = 1 / sqrt(mean(x^2) + eps).   x, h: (rows, d); g: (d); s: (rows)
+  void (*rms_norm)(const T* x, const T* g, int64_t rows, int64_t d, T eps, T* h, T* s);
+  // dx += d/dx, dg += d/dg of rms_norm.                  dh, x, dx: (rows, d); dg: (d)
+  void (*rms_norm_backward)(const T* dh, const T* x, const T* s, const T* g, int64_t rows, int64_t d, T* dx, T* dg);
+
+  // Rotates pairs (i, i + head_dim/2) of each head in place; sign -1 rotates back.
+  //   qk: (rows, heads * head_dim), rows `row_stride` apart; cos, sin: (positions, head_dim/2); row r stands at
+  //   position (first_row + r) % positions.
+  void (*rope)(T* qk, int64_t row_stride, int64_t first_row, int64_t rows, int64_t positions, int64_t heads,
+               int64_t head_dim, const T* cos, const T* sin, T sign);
+
+  // y = silu(gate) * up.   gate_up: (rows, 2m) with gate first; y: (rows, m)
+  void (*swiglu)(const T* gate_up, int64_t rows, int64_t m, T* y);
+  void (*swiglu_backward)(const T* dy, const T* gate_up, int64_t rows, int64_t m, T* d_gate_up);
+
+  // Row r of the block may see keys 0..first_row + r; the rest become 0.
+  //   scores, in place: (rows, keys) with keys = first_row + rows -> softmax(scale * scores); lse: (rows)
+  void (*causal_softmax)(T* scores, int64_t rows, int64_t first_row, T scale, T* lse);
+  // probabilities from scores and lse, in place.
+  void (*causal_softmax_again)(T* scores, int64_t rows, int64_t first_row, T scale, const T* lse);
+  // d_scores = scale * p o (dp - delta), in place of dp.   p, dp: (rows, keys); delta: (rows)
+  void (*softmax_backward)(const T* p, T* dp, int64_t rows, int64_t keys, T scale, const T* delta);
+
+  // Returns the sum of -log softmax(logits)[target]; with `gradient`, logits become scale * (softmax - one_hot).
+  //   logits: (rows, V); targets: (rows), each in [0, V)
+  double (*cross_entropy)(T* logits, const int64_t* targets, int64_t rows, int64_t vocab, bool gradient, T scale);
+};
+
+template <class T>
+const CpuKernels<T>& cpu_kernels();
+
+}  // namespace thinpipe

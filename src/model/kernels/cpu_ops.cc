@@ -1,0 +1,121 @@
+#include "model/kernels/cpu_ops.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+#include <vector>
+
+#include "base/check.h"
+#include "model/kernels/cpu_kernels.h"
+
+namespace thinpipe::cpu_ops {
+namespace {
+
+// Rows per task: enough work to pay for a thread, few enough to balance.
+constexpr int64_t kGrain = 32;
+
+}  // namespace
+
+bool can_run(const at::Tensor& tensor) {
+  return tensor.is_cpu() && (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
+}
+
+Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps) {
+  TP_CHECK(x.is_contiguous() && gain.is_contiguous(), "rms_norm needs contiguous tensors");
+  const int64_t rows = x.size(0), d = x.size(1);
+  Normed result{at::empty_like(x), at::empty({rows}, x.options())};
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm", [&] {
+    const auto *in = x.data_ptr<scalar_t>(), *g = gain.data_ptr<scalar_t>();
+    auto *h = result.h.data_ptr<scalar_t>(), *s = result.s.data_ptr<scalar_t>();
+    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().rms_norm(in + begin * d, g, end - begin, d, static_cast<scalar_t>(eps), h + begin * d,
+                                       s + begin);
+    });
+  });
+  return result;
+}
+
+void rms_norm_backward(const at::Tensor& dh, const at::Tensor& x, const at::Tensor& s, const at::Tensor& gain,
+                       at::Tensor& dx, at::Tensor& d_gain) {
+  TP_CHECK(dh.is_contiguous() && x.is_contiguous() && dx.is_contiguous(), "rms_norm_backward needs contiguous tensors");
+  const int64_t rows = x.size(0), d = x.size(1);
+  // One partial sum per thread, added in thread order: the same bits for the same number of threads.
+  const auto partial = at::zeros({at::get_num_threads(), d}, x.options());
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm_backward", [&] {
+    const auto *dh_data = dh.data_ptr<scalar_t>(), *x_data = x.data_ptr<scalar_t>(), *s_data = s.data_ptr<scalar_t>(),
+               *g = gain.data_ptr<scalar_t>();
+    auto *dx_data = dx.data_ptr<scalar_t>(), *partial_data = partial.data_ptr<scalar_t>();
+    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().rms_norm_backward(dh_data + begin * d, x_data + begin * d, s_data + begin, g, end - begin,
+                                                d, dx_data + begin * d, partial_data + at::get_thread_num() * d);
+    });
+  });
+  d_gain.add_(partial.sum(0));
+}
+
+void rope_(const at::Tensor& qk, const RopeTable& table, int64_t heads, int64_t head_dim, bool inverse) {
+  TP_CHECK(qk.stride(1) == 1 && qk.size(1) >= heads * head_dim, "rope needs rows of whole heads");
+  const int64_t rows = qk.size(0), stride = qk.stride(0), positions = table.cos.size(0);
+  AT_DISPATCH_FLOATING_TYPES(qk.scalar_type(), "rope", [&] {
+    auto* data = qk.data_ptr<scalar_t>();
+    const auto *cos = table.cos.data_ptr<scalar_t>(), *sin = table.sin.data_ptr<scalar_t>();
+    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().rope(data + begin * stride, stride, begin, end - begin, positions, heads, head_dim, cos,
+                                   sin, inverse ? scalar_t(-1) : scalar_t(1));
+    });
+  });
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  TP_CHECK(gate_up.is_contiguous(), "swiglu needs a contiguous tensor");
+  const int64_t rows = gate_up.size(0), m = gate_up.size(1) / 2;
+  auto y = at::empty({rows, m}, gate_up.options());
+  AT_DISPATCH_FLOATING_TYPES(gate_up.scalar_type(), "swiglu", [&] {
+    const auto* in = gate_up.data_ptr<scalar_t>();
+    auto* out = y.data_ptr<scalar_t>();
+    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().swiglu(in + begin * 2 * m, end - begin, m, out + begin * m);
+    });
+  });
+  return y;
+}
+
+at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
+  TP_CHECK(dy.is_contiguous() && gate_up.is_contiguous(), "swiglu_backward needs contiguous tensors");
+  const int64_t rows = gate_up.size(0), m = gate_up.size(1) / 2;
+  auto d_gate_up = at::empty_like(gate_up);
+  AT_DISPATCH_FLOATING_TYPES(gate_up.scalar_type(), "swiglu_backward", [&] {
+    const auto *dy_data = dy.data_ptr<scalar_t>(), *in = gate_up.data_ptr<scalar_t>();
+    auto* out = d_gate_up.data_ptr<scalar_t>();
+    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().swiglu_backward(dy_data + begin * m, in + begin * 2 * m, end - begin, m,
+                                              out + begin * 2 * m);
+    });
+  });
+  return d_gate_up;
+}
+
+double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale) {
+  TP_CHECK(logits.is_contiguous() && targets.is_contiguous(), "cross_entropy needs contiguous tensors");
+  const int64_t rows = logits.size(0), vocab = logits.size(1);
+  // Per-row sums would depend on how rows fall to threads; per-block sums of a fixed size do not.
+  const int64_t blocks = (rows + kGrain - 1) / kGrain;
+  std::vector<double> sums(static_cast<size_t>(blocks));
+  AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "cross_entropy", [&] {
+    auto* data = logits.data_ptr<scalar_t>();
+    const auto* wanted = targets.data_ptr<int64_t>();
+    at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * kGrain, count = std::min(kGrain, rows - first);
+        sums[static_cast<size_t>(block)] = cpu_kernels<scalar_t>().cross_entropy(
+            data + first * vocab, wanted + first, count, vocab, gradient, static_cast<scalar_t>(scale));
+      }
+    });
+  });
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+}  // namespace thinpipe::cpu_ops

@@ -1,0 +1,80 @@
+// The differentiable operations of a block that are not matrix products, forward and backward as free functions.
+// Each runs the fused CPU kernel when the tensors are float32/float64 on a CPU, else its ATen twin (any device).
+// Tensors are contiguous unless said otherwise; rows = B*T, and row r of a microbatch stands at position r % T.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace thinpipe {
+
+struct AttentionShape {
+  int64_t sequences;  // B
+  int64_t length;     // T
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+
+  int64_t query_width() const { return heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
+  int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+};
+
+struct Normed {
+  at::Tensor h;  // (rows, d) = x * s o g
+  at::Tensor s;  // (rows)    = 1 / sqrt(mean(x^2) + eps)
+};
+
+struct Attended {
+  at::Tensor output;  // (rows, heads * head_dim)
+  at::Tensor lse;     // (B, heads, T), log-sum-exp of the scaled scores
+};
+
+struct RopeTable {
+  at::Tensor cos;  // (T, head_dim/2)
+  at::Tensor sin;  // (T, head_dim/2)
+};
+
+RopeTable make_rope_table(int64_t positions, int64_t head_dim, double base, const at::TensorOptions& options);
+
+namespace ops {
+
+Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps);
+// Adds to dx (rows, d) and to d_gain (d).
+void rms_norm_backward(const at::Tensor& dh, const at::Tensor& x, const at::Tensor& s, const at::Tensor& gain,
+                       at::Tensor& dx, at::Tensor& d_gain);
+
+// In place on columns [0, heads * head_dim) of `qk`, whose rows may be wider (a view into qkv). inverse: rotates back.
+void rope_(const at::Tensor& qk, const RopeTable& table, int64_t heads, int64_t head_dim, bool inverse);
+
+at::Tensor swiglu(const at::Tensor& gate_up);  // (rows, 2m) -> (rows, m)
+at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up);
+
+// Causal grouped-query attention over rows of [q | k | v]; query head h reads key/value head h * kv_heads / heads.
+Attended attention(const at::Tensor& qkv, const AttentionShape& shape);
+at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv, const Attended& forward,
+                              const AttentionShape& shape);
+
+// Sum of the rows' cross entropies; with `gradient`, logits (rows, V) are replaced by scale * (softmax - one_hot).
+// targets: (rows) int64, each in [0, V).
+double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale);
+
+}  // namespace ops
+
+// The same operations in plain tensor algebra: the fallback, and the naive twin that the kernels are tested against.
+namespace aten_ops {
+
+Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps);
+void rms_norm_backward(const at::Tensor& dh, const at::Tensor& x, const at::Tensor& s, const at::Tensor& gain,
+                       at::Tensor& dx, at::Tensor& d_gain);
+void rope_(const at::Tensor& qk, const RopeTable& table, int64_t heads, int64_t head_dim, bool inverse);
+at::Tensor swiglu(const at::Tensor& gate_up);
+at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up);
+Attended attention(const at::Tensor& qkv, const AttentionShape& shape);
+at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv, const Attended& forward,
+                              const AttentionShape& shape);
+double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale);
+
+}  // namespace aten_ops
+}  // namespace thinpipe

@@ -1,0 +1,78 @@
+// A stage: a contiguous range of the model's blocks, with the embedding if it is the first and the head and loss if it is
+// the last. It knows nothing of links or schedules: tokens and a stream in, a stream (or a loss) out, and back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "config/run_config.h"
+#include "model/block.h"
+#include "model/head.h"
+#include "model/parameter.h"
+
+namespace thinpipe {
+
+// Blocks [first, last) of the model's `total`.
+struct BlockRange {
+  int64_t first;
+  int64_t last;
+  int64_t total;
+
+  bool has_embedding() const { return first == 0; }
+  bool has_head() const { return last == total; }
+};
+
+// The tokens of a microbatch: inputs are columns 0..T-1, targets columns 1..T.
+struct TokenBatch {
+  at::Tensor tokens;  // (B, T+1) int64, every id in [0, V)
+
+  int64_t sequences() const { return tokens.size(0); }
+  int64_t length() const { return tokens.size(1) - 1; }
+  at::Tensor inputs() const { return tokens.narrow(1, 0, length()).reshape({-1}); }   // (BT)
+  at::Tensor targets() const { return tokens.narrow(1, 1, length()).reshape({-1}); }  // (BT)
+};
+
+// One microbatch on its way through a stage.
+struct StagePass {
+  TokenBatch batch;
+  at::Tensor output;    // (BT, d), what the next stage reads; undefined at the last stage
+  double loss_sum = 0;  // last stage: sum over the microbatch's tokens
+  std::vector<BlockPass> blocks;
+  at::Tensor head_grad;  // last stage: dL/d(last block's output)
+};
+
+class Stage {
+ public:
+  Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
+        const at::Device& device);
+
+  // `input`: (BT, d), undefined at the first stage. The last stage's gradients are those of loss_scale * loss_sum.
+  StagePass forward(TokenBatch batch, const at::Tensor& input, double loss_scale);
+  // The forward pass alone, nothing kept: the output, or at the last stage the loss sum.
+  StagePass evaluate(TokenBatch batch, const at::Tensor& input) const;
+  // `grad`: dL/d(output), undefined at the last stage. Adds to the parameters' gradients; returns dL/d(input), undefined
+  // at the first stage. Consumes both.
+  at::Tensor backward(StagePass pass, at::Tensor grad);
+
+  ParameterSet& parameters() { return parameters_; }
+  const BlockRange& range() const { return range_; }
+  const at::TensorOptions& options() const { return parameters_.options(); }
+
+ private:
+  BlockContext context_for(const TokenBatch& batch) const;
+  at::Tensor embed(const TokenBatch& batch) const;
+
+  ModelConfig config_;
+  BlockRange range_;
+  Products products_;
+  ParameterSet parameters_;
+  Parameter* embedding_ = nullptr;  // (V, d), first stage
+  std::vector<Block> blocks_;
+  std::optional<Head> head_;
+  mutable std::optional<RopeTable> rope_;  // for the last length seen; one compute thread per stage
+};
+
+}  // namespace thinpipe

@@ -1,0 +1,106 @@
+// The fused CPU kernels against their ATen twins, on sizes that do not fit any block or vector width.
+#include <ATen/Parallel.h>
+
+#include "model/kernels/cpu_ops.h"
+#include "model/kernels/ops.h"
+#include "model/numeric.h"
+
+namespace thinpipe {
+namespace {
+
+class Kernels : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  at::TensorOptions options() const { return at::TensorOptions().dtype(GetParam()); }
+  // float32: a few hundred terms of 6e-8 each; float64 likewise of 1e-16.
+  double tolerance() const { return GetParam() == at::kFloat ? 3e-6 : 1e-14; }
+};
+
+TEST_P(Kernels, RmsNormAgrees) {
+  const auto x = random_tensor({77, 45}, 1, options()), gain = random_tensor({45}, 2, options());
+  const auto fused = cpu_ops::rms_norm(x, gain, 1e-5), plain = aten_ops::rms_norm(x, gain, 1e-5);
+  EXPECT_LT(relative_error(fused.h, plain.h), tolerance());
+  EXPECT_LT(relative_error(fused.s, plain.s), tolerance());
+
+  const auto dh = random_tensor({77, 45}, 3, options());
+  auto dx = random_tensor({77, 45}, 4, options()), d_gain = random_tensor({45}, 5, options());
+  auto dx_plain = dx.clone(), d_gain_plain = d_gain.clone();
+  cpu_ops::rms_norm_backward(dh, x, plain.s, gain, dx, d_gain);
+  aten_ops::rms_norm_backward(dh, x, plain.s, gain, dx_plain, d_gain_plain);
+  EXPECT_LT(relative_error(dx, dx_plain), tolerance());
+  EXPECT_LT(relative_error(d_gain, d_gain_plain), tolerance());
+}
+
+TEST_P(Kernels, RopeAgreesOnRowsThatAreWiderThanTheHeads) {
+  const auto table = make_rope_table(7, 10, 10000.0, options());
+  for (const bool inverse : {false, true}) {
+    const auto fused = random_tensor({21, 50}, 1, options());
+    const auto plain = fused.clone();
+    cpu_ops::rope_(fused, table, 3, 10, inverse);
+    aten_ops::rope_(plain, table, 3, 10, inverse);
+    EXPECT_LT(relative_error(fused, plain), tolerance());
+    EXPECT_TRUE(at::equal(fused.narrow(1, 30, 20), plain.narrow(1, 30, 20)));  // columns past the heads are left alone
+  }
+}
+
+TEST_P(Kernels, SwigluAgreesForSmallAndHugeInputs) {
+  const auto gate_up = random_tensor({33, 58}, 1, options());
+  gate_up.select(0, 0).mul_(200);  // sigmoid saturates on both sides
+  const auto dy = random_tensor({33, 29}, 2, options());
+  EXPECT_LT(relative_error(cpu_ops::swiglu(gate_up), aten_ops::swiglu(gate_up)), tolerance());
+  EXPECT_LT(relative_error(cpu_ops::swiglu_backward(dy, gate_up), aten_ops::swiglu_backward(dy, gate_up)), tolerance());
+}
+
+TEST_P(Kernels, AttentionAgreesAcrossQueryBlocks) {
+  for (const int64_t length : {1, 5, 128, 131, 300}) {
+    const AttentionShape shape{2, length, 4, 2, 6};
+    const auto qkv = random_tensor({2 * length, shape.qkv_width()}, 1, options());
+    const auto d_output = random_tensor({2 * length, shape.query_width()}, 2, options());
+    const auto fused = cpu_ops::attention(qkv, shape), plain = aten_ops::attention(qkv, shape);
+    EXPECT_LT(relative_error(fused.output, plain.output), tolerance());
+    EXPECT_LT(relative_error(fused.lse, plain.lse), tolerance());
+    EXPECT_LT(relative_error(cpu_ops::attention_backward(d_output, qkv, plain, shape),
+                             aten_ops::attention_backward(d_output, qkv, plain, shape)),
+              tolerance());
+  }
+}
+
+TEST_P(Kernels, CrossEntropyAgreesWithLargeLogits) {
+  for (const bool gradient : {false, true}) {
+    auto fused = random_tensor({70, 61}, 1, options()).mul(20);
+    auto plain = fused.clone();
+    const auto targets = at::arange(70, at::kLong).remainder(61);
+    const double a = cpu_ops::cross_entropy_(fused, targets, gradient, 0.25);
+    const double b = aten_ops::cross_entropy_(plain, targets, gradient, 0.25);
+    EXPECT_NEAR(a, b, tolerance() * b);
+    EXPECT_LT(relative_error(fused, plain), tolerance());
+  }
+}
+
+TEST_P(Kernels, ThreadsDoNotChangeAttentionOrLoss) {
+  const AttentionShape shape{3, 20, 4, 2, 6};
+  const auto qkv = random_tensor({60, shape.qkv_width()}, 1, options());
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto one = ops::attention(qkv, shape);
+  at::set_num_threads(3);
+  const auto three = ops::attention(qkv, shape);
+  at::set_num_threads(before);
+  EXPECT_TRUE(at::equal(one.output, three.output));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Kernels, testing::Values(at::kFloat, at::kDouble),
+                         [](const auto& type) { return type.param == at::kFloat ? "float32" : "float64"; });
+
+TEST(SoftmaxKernel, ExponentialIsAccurate) {
+  // Scores in float32 whose softmax is known in float64: relative error of each probability within a few ulp.
+  auto scores = at::linspace(-80, 0, 4001, at::kFloat).unsqueeze(0).contiguous();
+  const auto exact = scores.to(at::kDouble).softmax(1);
+  auto grad = scores.clone();
+  ops::cross_entropy_(grad, at::zeros({1}, at::kLong), true, 1.0);
+  grad[0][0] += 1.0f;  // back from softmax - one_hot
+  const auto error = ((grad.to(at::kDouble) - exact) / exact).narrow(1, 1, 4000).abs().max().item<double>();
+  EXPECT_LT(error, 2e-6);
+}
+
+}  // namespace
+}  // namespace thinpipe
