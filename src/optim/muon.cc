@@ -1,0 +1,66 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "optim/rules.h"
+
+namespace thinpipe {
+namespace {
+
+class Muon final : public UpdateRule {
+ public:
+  Muon(Parameter& parameter, const OptimConfig& config, double weight_decay)
+      : parameter_(parameter),
+        momentum_(config.momentum),
+        weight_decay_(weight_decay),
+        m_(at::zeros_like(parameter.value)),
+        blocks_(parameter.column_blocks) {
+    if (blocks_.empty()) blocks_ = {parameter.value.size(1)};
+  }
+
+  void update(const UpdateStep& step) override {
+    const auto grad = step.grad_factor == 1.0 ? parameter_.grad : parameter_.grad * step.grad_factor;
+    m_.lerp_(grad, 1.0 - momentum_);
+    const auto direction = grad.lerp(m_, momentum_);
+    if (weight_decay_ != 0) parameter_.value.mul_(1.0 - step.lr * weight_decay_);
+    int64_t first = 0;
+    for (const int64_t width : blocks_) {
+      const double shape_factor = std::sqrt(std::max(1.0, static_cast<double>(width) / static_cast<double>(direction.size(0))));
+      parameter_.value.narrow(1, first, width)
+          .add_(newton_schulz(direction.narrow(1, first, width)), -step.lr * shape_factor);
+      first += width;
+    }
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> state() override { return {{"m", m_}}; }
+
+ private:
+  Parameter& parameter_;
+  double momentum_;
+  double weight_decay_;
+  at::Tensor m_;
+  std::vector<int64_t> blocks_;
+};
+
+}  // namespace
+
+at::Tensor newton_schulz(const at::Tensor& matrix) {
+  // The quintic's coefficients are those of the Muon paper: steepest at 0, so that small singular values rise fastest.
+  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+  const bool tall = matrix.size(0) > matrix.size(1);
+  auto x = tall ? matrix.t() : matrix;
+  x = x / (x.norm() + 1e-7);
+  for (int iteration = 0; iteration < 5; ++iteration) {
+    const auto gram = at::mm(x, x.t());
+    const auto polynomial = at::addmm(gram, gram, gram, kB, kC);
+    x = at::addmm(x, polynomial, x, kA, 1.0);
+  }
+  return tall ? x.t() : x;
+}
+
+std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config, double weight_decay) {
+  return std::make_unique<Muon>(parameter, config, weight_decay);
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,45 @@
+// The optimiser of one stage: a rule per parameter, the learning rate's schedule, and the two halves of exact global-norm
+// clipping - this stage's share of the squared norm, and an update that takes the factor computed from all shares.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/run_config.h"
+#include "optim/rules.h"
+
+namespace thinpipe {
+
+// What every gradient is multiplied with so that the norm of all of them is at most `clip` (0: never clip).
+double clip_factor(double squared_norm, double clip);
+
+class Optimizer {
+ public:
+  // `parameters` must outlive it.
+  Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters);
+
+  // Sum of the squares of this stage's gradients, in double, parameters in order.
+  double squared_norm() const;
+  // Applies update number `step` (from 0) and leaves the gradients as they are.
+  void apply(int64_t step, double grad_factor);
+  double learning_rate(int64_t step) const;
+
+  // "blocks.0.wqkv.m" -> tensor, to be saved and restored in place.
+  std::vector<std::pair<std::string, at::Tensor>> state();
+
+ private:
+  struct Entry {
+    Parameter* parameter;
+    std::unique_ptr<UpdateRule> rule;
+    double peak_lr;
+  };
+
+  OptimConfig config_;
+  int64_t total_steps_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace thinpipe

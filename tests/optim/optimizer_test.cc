@@ -1,0 +1,119 @@
+#include "optim/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "model/kernels/fill.h"
+
+namespace thinpipe {
+namespace {
+
+const at::TensorOptions kDoubles = at::TensorOptions().dtype(at::kDouble);
+
+at::Tensor random_tensor(at::IntArrayRef shape, uint64_t stream) {
+  return fill_random(CounterRng(5, stream), shape, 1.0, kDoubles);
+}
+
+OptimConfig plain_adamw() {
+  OptimConfig config;
+  config.kind = OptimizerKind::kAdamw;
+  config.lr = 0.01;
+  config.weight_decay = 0.1;
+  config.warmup = 0;
+  config.schedule = LrSchedule::kConstant;
+  return config;
+}
+
+TEST(Adamw, EqualsTheRecurrenceWrittenOutPerElement) {
+  const auto config = plain_adamw();
+  ParameterSet set(1, kDoubles);
+  auto& parameter = set.add_random("w", ParameterKind::kMatrix, {3, 4}, 1.0);
+  Optimizer optimizer(config, 10, set);
+  std::vector<double> w(12), m(12), v(12);
+  for (int i = 0; i < 12; ++i) w[i] = parameter.value.view({-1})[i].item<double>();
+  for (int step = 0; step < 5; ++step) {
+    parameter.grad.copy_(random_tensor({3, 4}, 100 + step));
+    optimizer.apply(step, 0.5);
+    for (int i = 0; i < 12; ++i) {
+      const double g = 0.5 * parameter.grad.view({-1})[i].item<double>();
+      m[i] = config.beta1 * m[i] + (1 - config.beta1) * g;
+      v[i] = config.beta2 * v[i] + (1 - config.beta2) * g * g;
+      const double mhat = m[i] / (1 - std::pow(config.beta1, step + 1)), vhat = v[i] / (1 - std::pow(config.beta2, step + 1));
+      w[i] = (1 - config.lr * config.weight_decay) * w[i] - config.lr * mhat / (std::sqrt(vhat) + config.eps);
+      EXPECT_NEAR(parameter.value.view({-1})[i].item<double>(), w[i], 1e-14);
+    }
+  }
+}
+
+TEST(Adamw, NeverDecaysGains) {
+  ParameterSet set(1, kDoubles);
+  auto& gain = set.add_ones("g", ParameterKind::kGain, {4});
+  Optimizer optimizer(plain_adamw(), 10, set);
+  optimizer.apply(0, 1.0);  // zero gradient: only decay could move it
+  EXPECT_TRUE(at::equal(gain.value, at::ones({4}, kDoubles)));
+}
+
+TEST(Muon, NewtonSchulzBringsSingularValuesNearOne) {
+  for (const auto& shape : {std::vector<int64_t>{24, 24}, {10, 40}, {40, 10}}) {
+    const auto values = at::linalg_svdvals(newton_schulz(random_tensor(shape, 3)));
+    EXPECT_GT(values.min().item<double>(), 0.3);
+    EXPECT_LT(values.max().item<double>(), 1.3);
+  }
+}
+
+TEST(Muon, KeepsTheSingularVectors) {
+  const auto matrix = random_tensor({6, 9}, 4);
+  const auto [u, s, vh] = at::linalg_svd(matrix, /*full_matrices=*/false);
+  const auto rotated = u.t().mm(newton_schulz(matrix)).mm(vh.t());
+  const auto off_diagonal = rotated - at::diag(rotated.diagonal());
+  EXPECT_LT(off_diagonal.abs().max().item<double>(), 1e-12);
+}
+
+TEST(Muon, TakesEachColumnBlockByItself) {
+  OptimConfig config = plain_adamw();
+  config.kind = OptimizerKind::kMuon;
+  ParameterSet set(1, kDoubles);
+  auto& joint = set.add_random("joint", ParameterKind::kMatrix, {6, 10}, 1.0, {4, 6});
+  auto& left = set.add_random("left", ParameterKind::kMatrix, {6, 4}, 1.0);
+  auto& right = set.add_random("right", ParameterKind::kMatrix, {6, 6}, 1.0);
+  joint.value.copy_(at::cat({left.value, right.value}, 1));
+  Optimizer optimizer(config, 10, set);
+  for (int step = 0; step < 3; ++step) {
+    joint.grad.copy_(random_tensor({6, 10}, 50 + step));
+    left.grad.copy_(joint.grad.narrow(1, 0, 4));
+    right.grad.copy_(joint.grad.narrow(1, 4, 6));
+    optimizer.apply(step, 1.0);
+  }
+  EXPECT_TRUE(at::allclose(joint.value, at::cat({left.value, right.value}, 1), 1e-14, 1e-14));
+}
+
+TEST(Optimizer, GivesMuonTheMatricesAndAdamwTheRest) {
+  OptimConfig config;
+  config.kind = OptimizerKind::kMuon;
+  ParameterSet set(1, kDoubles);
+  set.add_random("w", ParameterKind::kMatrix, {3, 4}, 1.0);
+  set.add_random("embedding", ParameterKind::kEmbedding, {5, 4}, 1.0);
+  set.add_random("head", ParameterKind::kHead, {4, 5}, 1.0);
+  set.add_ones("gain", ParameterKind::kGain, {4});
+  Optimizer optimizer(config, 10, set);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : optimizer.state()) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"w.m", "embedding.m", "embedding.v", "head.m", "head.v", "gain.m", "gain.v"}));
+}
+
+TEST(Clipping, IsByTheGlobalNormOfAllParameters) {
+  ParameterSet set(1, kDoubles);
+  set.add_random("a", ParameterKind::kMatrix, {3, 4}, 1.0).grad.fill_(2.0);
+  set.add_random("b", ParameterKind::kMatrix, {2, 2}, 1.0).grad.fill_(-1.0);
+  Optimizer optimizer(plain_adamw(), 10, set);
+  EXPECT_NEAR(optimizer.squared_norm(), 12 * 4.0 + 4 * 1.0, 1e-12);
+  EXPECT_EQ(clip_factor(25.0, 1.0), 0.2);
+  EXPECT_EQ(clip_factor(0.25, 1.0), 1.0);
+  EXPECT_EQ(clip_factor(25.0, 0.0), 1.0);
+}
+
+}  // namespace
+}  // namespace thinpipe
