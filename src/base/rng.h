@@ -32,6 +32,8 @@ class CounterRng {
   // An integer in [0, bound), bound > 0, by rejection: exactly uniform. Uses as many sub-draws of `index` as it needs.
   uint64_t below(uint64_t bound, uint64_t index) const;
 
+  // out[j] = bits32(first + j), several times faster than one by one.
+  void fill_bits32(uint64_t first, std::span<uint32_t> out) const;
   // out[j] = unit_variance(first + j), four at a time.
   void fill_unit_variance(uint64_t first, std::span<double> out) const;
 

@@ -9,11 +9,35 @@
 namespace thinpipe {
 namespace {
 
-std::string name_of(int64_t index, const char* part) { return fmt::format("blocks.{}.{}", index, part); }
+std::unique_ptr<StreamReader> add_reader(const ModelConfig& config, int64_t index, const char* norm, const char* weight,
+                                         std::vector<int64_t> columns, bool subspace, bool wide_gradient,
+                                         ParameterSet& parameters) {
+  int64_t width = 0;
+  for (const int64_t part : columns) width += part;
+  ReaderParameters mine{};
+  mine.gain = &parameters.add_ones(fmt::format("blocks.{}.{}_norm", index, norm), ParameterKind::kGain, {config.d});
+  if (subspace && config.subspace.norm == NormForm::kSplit) {
+    mine.anchor_gain =
+        &parameters.add_ones(fmt::format("blocks.{}.{}_anchor_norm", index, norm), ParameterKind::kGain, {config.d});
+  }
+  mine.weight = &parameters.add_random(fmt::format("blocks.{}.{}", index, weight), ParameterKind::kMatrix,
+                                       {config.d, width}, config.init_std, std::move(columns));
+  return subspace ? make_subspace_reader(config, mine, wide_gradient) : make_dense_reader(config, mine);
+}
 
-// The stream grows by 2L output projections; this keeps its variance at initialisation from growing with L.
-double output_std(const ModelConfig& config) {
-  return config.init_std / std::sqrt(2.0 * static_cast<double>(config.blocks));
+Parameter& add_output(const ModelConfig& config, int64_t index, int number, int64_t inputs, bool subspace,
+                      ParameterSet& parameters) {
+  // The stream grows by 2L output projections; this keeps its variance at initialisation from growing with L.
+  const double std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.blocks));
+  if (!subspace) {
+    return parameters.add_random(fmt::format("blocks.{}.wp{}", index, number), ParameterKind::kMatrix, {inputs, config.d}, std);
+  }
+  // A U^T has entries of this std when A's is larger by sqrt(d / k).
+  const int64_t k = config.subspace.rank;
+  const double scale = config.subspace.zero_init ? 0.0 : std::sqrt(static_cast<double>(config.d) / static_cast<double>(k));
+  auto& a = parameters.add_random(fmt::format("blocks.{}.a{}", index, number), ParameterKind::kCoordinates, {inputs, k}, std * scale);
+  a.full_width = config.d;
+  return a;
 }
 
 void rotate(const at::Tensor& qkv, const BlockContext& context, bool inverse) {
@@ -24,39 +48,19 @@ void rotate(const at::Tensor& qkv, const BlockContext& context, bool inverse) {
 
 }  // namespace
 
-Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters)
-    : norm_eps_(config.norm_eps),
-      attention_gain_(parameters.add_ones(name_of(index, "attn_norm"), ParameterKind::kGain, {config.d})),
-      wqkv_(parameters.add_random(
-          name_of(index, "wqkv"), ParameterKind::kMatrix,
-          {config.d, (config.heads + 2 * config.kv_heads) * config.head_dim()}, config.init_std,
-          {config.heads * config.head_dim(), config.kv_heads * config.head_dim(), config.kv_heads * config.head_dim()})),
-      q_gain_(config.qk_norm
-                  ? &parameters.add_ones(name_of(index, "q_norm"), ParameterKind::kGain, {config.head_dim()})
-                  : nullptr),
-      k_gain_(config.qk_norm
-                  ? &parameters.add_ones(name_of(index, "k_norm"), ParameterKind::kGain, {config.head_dim()})
-                  : nullptr),
-      wp1_(parameters.add_random(name_of(index, "wp1"), ParameterKind::kMatrix,
-                                 {config.heads * config.head_dim(), config.d}, output_std(config))),
-      mlp_gain_(parameters.add_ones(name_of(index, "mlp_norm"), ParameterKind::kGain, {config.d})),
-      wgu_(parameters.add_random(name_of(index, "wgu"), ParameterKind::kMatrix, {config.d, 2 * config.mlp_width},
-                                 config.init_std, {config.mlp_width, config.mlp_width})),
-      wp2_(parameters.add_random(name_of(index, "wp2"), ParameterKind::kMatrix, {config.mlp_width, config.d},
-                                 output_std(config))) {}
-
-at::Tensor Block::read(const at::Tensor& x, const Parameter& gain, const Parameter& weight, const BlockContext& context,
-                       InputPass& pass) const {
-  auto normed = ops::rms_norm(x, gain.value, norm_eps_);
-  pass = {x, std::move(normed.h), std::move(normed.s)};
-  return context.products.multiply(pass.h, weight.value);
-}
-
-void Block::read_backward(const at::Tensor& dy, Parameter& gain, Parameter& weight, const BlockContext& context,
-                          const InputPass& pass, at::Tensor& grad) {
-  context.products.accumulate(weight.grad, pass.h.t(), dy);
-  const auto dh = context.products.multiply(dy, weight.value.t());
-  ops::rms_norm_backward(dh, pass.x, pass.s, gain.value, grad, gain.grad);
+Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters) : norm_eps_(config.norm_eps) {
+  const bool subspace = index < config.first_dense_block();
+  const int64_t q = config.heads * config.head_dim(), kv = config.kv_heads * config.head_dim();
+  // Without a dense tail the tap is the last block's input, where the tracker needs dL/dx itself (METHOD 3).
+  wide_gradient_ = subspace && index == config.blocks - 1;
+  attention_reader_ = add_reader(config, index, "attn", "wqkv", {q, kv, kv}, subspace, wide_gradient_, parameters);
+  if (config.qk_norm) {
+    q_gain_ = &parameters.add_ones(fmt::format("blocks.{}.q_norm", index), ParameterKind::kGain, {config.head_dim()});
+    k_gain_ = &parameters.add_ones(fmt::format("blocks.{}.k_norm", index), ParameterKind::kGain, {config.head_dim()});
+  }
+  wp1_ = &add_output(config, index, 1, q, subspace, parameters);
+  mlp_reader_ = add_reader(config, index, "mlp", "wgu", {config.mlp_width, config.mlp_width}, subspace, wide_gradient_, parameters);
+  wp2_ = &add_output(config, index, 2, config.mlp_width, subspace, parameters);
 }
 
 void Block::normalise_qk(at::Tensor& qkv, const AttentionShape& shape, BlockPass& pass) const {
@@ -82,31 +86,36 @@ void Block::normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape
   denormalise(d_qkv.narrow(1, shape.query_width(), shape.kv_width()), *k_gain_, pass.k_norm);
 }
 
-at::Tensor Block::forward(const at::Tensor& x, const BlockContext& context, BlockPass* pass) const {
+at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
   BlockPass discarded;
   BlockPass& kept = pass != nullptr ? *pass : discarded;
-  kept.qkv = read(x, attention_gain_, wqkv_, context, kept.attention_input);
+  kept.qkv = attention_reader_->forward(stream, context, kept.attention_read);
   normalise_qk(kept.qkv, context.shape, kept);
   rotate(kept.qkv, context, /*inverse=*/false);
   kept.attended = ops::attention(kept.qkv, context.shape);
-  const auto middle = context.products.multiply_add(x, kept.attended.output, wp1_.value);
-  kept.gate_up = read(middle, mlp_gain_, wgu_, context, kept.mlp_input);
+  const auto middle = context.products.multiply_add(stream, kept.attended.output, wp1_->value);
+  kept.gate_up = mlp_reader_->forward(middle, context, kept.mlp_read);
   kept.hidden = ops::swiglu(kept.gate_up);
-  return context.products.multiply_add(middle, kept.hidden, wp2_.value);
+  return context.products.multiply_add(middle, kept.hidden, wp2_->value);
+}
+
+at::Tensor Block::write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,
+                                 const BlockContext& context) {
+  // Everything that writes coordinates needs the gradient only as G U (METHOD 1).
+  const auto narrow = wide_gradient_ ? context.products.multiply(grad, *context.u) : grad;
+  context.products.accumulate(weight.grad, hidden.t(), narrow);
+  return context.products.multiply(narrow, weight.value.t());
 }
 
 at::Tensor Block::backward(at::Tensor grad, const BlockContext& context, const BlockPass& pass) {
-  const auto& products = context.products;
-  products.accumulate(wp2_.grad, pass.hidden.t(), grad);
-  const auto d_hidden = products.multiply(grad, wp2_.value.t());
-  read_backward(ops::swiglu_backward(d_hidden, pass.gate_up), mlp_gain_, wgu_, context, pass.mlp_input, grad);
+  const auto d_hidden = write_backward(grad, pass.hidden, *wp2_, context);
+  mlp_reader_->backward(ops::swiglu_backward(d_hidden, pass.gate_up), context, pass.mlp_read, grad);
 
-  products.accumulate(wp1_.grad, pass.attended.output.t(), grad);
-  const auto d_attended = products.multiply(grad, wp1_.value.t());
+  const auto d_attended = write_backward(grad, pass.attended.output, *wp1_, context);
   auto d_qkv = ops::attention_backward(d_attended, pass.qkv, pass.attended, context.shape);
   rotate(d_qkv, context, /*inverse=*/true);
   normalise_qk_backward(d_qkv, context.shape, pass);
-  read_backward(d_qkv, attention_gain_, wqkv_, context, pass.attention_input, grad);
+  attention_reader_->backward(d_qkv, context, pass.attention_read, grad);
   return grad;
 }
 

@@ -1,44 +1,33 @@
-// One transformer block: x += attention(norm(x)) W_p1, then x += swiglu(norm(x)) W_p2. Pre-norm, no biases.
+// One transformer block: stream += attention(read(stream)) W_p1, then stream += swiglu(read(stream)) W_p2. Pre-norm, no
+// biases. The stream is x (d wide) or its coordinates c (k wide, METHOD 1); the block is the same but for how it reads
+// (reader.h) and how wide its output projections are: in coordinates W_p1 = A1 U^T is kept as A1 and writes c += H A1.
 // Forward keeps what backward needs in a BlockPass, so any number of microbatches may be in flight at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "config/run_config.h"
 #include "model/kernels/ops.h"
 #include "model/parameter.h"
-#include "model/products.h"
+#include "model/reader.h"
 
 namespace thinpipe {
 
-// What all blocks of a stage share for one microbatch.
-struct BlockContext {
-  AttentionShape shape;
-  const RopeTable* rope;  // null: positions are in the stream already
-  Products products;
-};
-
-// A normalised input product, Y = (x * s o g) W, as it is kept for backward.
-struct InputPass {
-  at::Tensor x;  // (BT, d)
-  at::Tensor h;  // (BT, d)
-  at::Tensor s;  // (BT)
-};
-
-// q or k of a microbatch before and after its per-head norm.
+// q or k of a microbatch before its per-head norm, and the norm's scales.
 struct QkNormPass {
   at::Tensor raw;  // (BT * heads, head_dim)
   at::Tensor s;    // (BT * heads)
 };
 
 struct BlockPass {
-  InputPass attention_input;
+  ReadPass attention_read;
   QkNormPass q_norm, k_norm;
   at::Tensor qkv;  // (BT, q + k + v), normalised and rotated
   Attended attended;
-  InputPass mlp_input;
+  ReadPass mlp_read;
   at::Tensor gate_up;  // (BT, 2m)
   at::Tensor hidden;   // (BT, m)
 };
@@ -48,29 +37,28 @@ class Block {
   // Adds its parameters to `parameters`, which must outlive it.
   Block(const ModelConfig& config, int64_t index, ParameterSet& parameters);
 
-  // x: (BT, d) -> (BT, d). `pass` may be null when no backward follows.
-  at::Tensor forward(const at::Tensor& x, const BlockContext& context, BlockPass* pass) const;
-  // dL/d(output) -> dL/dx, adding to the parameters' gradients. Consumes `grad`.
+  // stream: (BT, d or k) -> the same. `pass` may be null when no backward follows.
+  at::Tensor forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const;
+  // dL/d(output) -> dL/d(input), adding to the parameters' gradients. Consumes `grad`. Where wide_gradient() holds both
+  // are gradients of x, d wide, though the stream is c.
   at::Tensor backward(at::Tensor grad, const BlockContext& context, const BlockPass& pass);
 
+  bool wide_gradient() const { return wide_gradient_; }
+
  private:
-  at::Tensor read(const at::Tensor& x, const Parameter& gain, const Parameter& weight, const BlockContext& context,
-                  InputPass& pass) const;
-  // Adds to the stream's gradient in place.
-  void read_backward(const at::Tensor& dy, Parameter& gain, Parameter& weight, const BlockContext& context,
-                     const InputPass& pass, at::Tensor& grad);
   void normalise_qk(at::Tensor& qkv, const AttentionShape& shape, BlockPass& pass) const;
   void normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape, const BlockPass& pass);
+  // dL/d(hidden) of stream += hidden W, adding W's gradient.
+  at::Tensor write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight, const BlockContext& context);
 
   double norm_eps_;
-  Parameter& attention_gain_;  // (d)
-  Parameter& wqkv_;            // (d, q + k + v)
-  Parameter* q_gain_;          // (head_dim), null without qk-norm
-  Parameter* k_gain_;
-  Parameter& wp1_;       // (q, d)
-  Parameter& mlp_gain_;  // (d)
-  Parameter& wgu_;       // (d, 2m), gate | up
-  Parameter& wp2_;       // (m, d)
+  bool wide_gradient_;
+  std::unique_ptr<StreamReader> attention_reader_;
+  Parameter* q_gain_ = nullptr;  // (head_dim), null without qk-norm
+  Parameter* k_gain_ = nullptr;
+  Parameter* wp1_;  // W_p1 (q, d), or A1 (q, k)
+  std::unique_ptr<StreamReader> mlp_reader_;
+  Parameter* wp2_;  // W_p2 (m, d), or A2 (m, k)
 };
 
 }  // namespace thinpipe

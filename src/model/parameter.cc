@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "model/kernels/fill.h"
+#include "tensor/fill.h"
 
 namespace thinpipe {
 
@@ -14,13 +14,17 @@ Parameter& ParameterSet::add(std::string name, ParameterKind kind, at::Tensor va
   TP_CHECK(find(name) == nullptr, "two parameters named {}", name);
   auto grad = at::zeros_like(value);
   return parameters_.emplace_back(
-      Parameter{std::move(name), kind, std::move(column_blocks), std::move(value), std::move(grad)});
+      Parameter{std::move(name), kind, std::move(column_blocks), 0, std::move(value), std::move(grad)});
 }
 
 Parameter& ParameterSet::add_random(std::string name, ParameterKind kind, at::IntArrayRef shape, double std,
                                     std::vector<int64_t> column_blocks) {
   const CounterRng rng(seed_, name);
   return add(std::move(name), kind, fill_random(rng, shape, std, options_), std::move(column_blocks));
+}
+
+Parameter& ParameterSet::add_value(std::string name, ParameterKind kind, at::Tensor value) {
+  return add(std::move(name), kind, std::move(value), {});
 }
 
 Parameter& ParameterSet::add_ones(std::string name, ParameterKind kind, at::IntArrayRef shape) {

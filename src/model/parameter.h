@@ -17,6 +17,8 @@ enum class ParameterKind {
   kEmbedding,  // (V, d)
   kHead,       // (d, V)
   kGain,       // of a norm; never decayed
+  kCoordinates,           // A1, A2 of a subspace block: (n, k), standing for A U^T (n, d)
+  kEmbeddingCoordinates,  // E: (V, k), standing for E U^T
 };
 
 struct Parameter {
@@ -24,6 +26,7 @@ struct Parameter {
   ParameterKind kind;
   // Widths of the matrices that stand side by side in `value` (q | k | v): muon takes each by itself. Empty: one.
   std::vector<int64_t> column_blocks;
+  int64_t full_width = 0;  // coordinates only: d, the width of what they stand for
   at::Tensor value;
   at::Tensor grad;  // same shape; backward passes add to it
 };
@@ -37,6 +40,7 @@ class ParameterSet {
 
   Parameter& add_random(std::string name, ParameterKind kind, at::IntArrayRef shape, double std,
                         std::vector<int64_t> column_blocks = {});
+  Parameter& add_value(std::string name, ParameterKind kind, at::Tensor value);
   Parameter& add_ones(std::string name, ParameterKind kind, at::IntArrayRef shape);
 
   std::deque<Parameter>& all() { return parameters_; }

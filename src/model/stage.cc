@@ -2,17 +2,28 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "subspace/grassmann.h"
 
 namespace thinpipe {
 namespace {
 
-// (T, d): sin and cos of the position at d/2 frequencies, halves side by side.
-at::Tensor sinusoids(int64_t positions, int64_t d, const at::TensorOptions& options) {
-  const auto table = make_rope_table(positions, d, 10000.0, options);
-  return at::cat({table.sin, table.cos}, 1);
+bool is_coordinates(const Parameter& parameter) {
+  return parameter.kind == ParameterKind::kCoordinates || parameter.kind == ParameterKind::kEmbeddingCoordinates;
+}
+
+Parameter& add_embedding(const ModelConfig& config, int64_t vocab, ParameterSet& parameters) {
+  if (!config.is_subspace()) {
+    return parameters.add_random("embedding", ParameterKind::kEmbedding, {vocab, config.d}, config.init_std);
+  }
+  const int64_t k = config.subspace.rank;
+  const double std = config.init_std * std::sqrt(static_cast<double>(config.d) / static_cast<double>(k));
+  auto& e = parameters.add_random("embedding_coordinates", ParameterKind::kEmbeddingCoordinates, {vocab, k}, std);
+  e.full_width = config.d;
+  return e;
 }
 
 }  // namespace
@@ -25,9 +36,8 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
       parameters_(seed, at::TensorOptions().dtype(storage_type(precision)).device(device)) {
   TP_CHECK(0 <= range.first && range.first < range.last && range.last <= range.total, "empty stage [{}, {}) of {}",
            range.first, range.last, range.total);
-  if (range.has_embedding()) {
-    embedding_ = &parameters_.add_random("embedding", ParameterKind::kEmbedding, {vocab, config.d}, config.init_std);
-  }
+  if (range.has_embedding()) embedding_ = &add_embedding(config, vocab, parameters_);
+  if (config.is_subspace()) subspace_.emplace(config, vocab, range.first, range.last, seed, parameters_);
   blocks_.reserve(static_cast<size_t>(range.last - range.first));
   for (int64_t index = range.first; index < range.last; ++index) blocks_.emplace_back(config, index, parameters_);
   if (range.has_head()) head_.emplace(config, vocab, parameters_);
@@ -38,59 +48,104 @@ BlockContext Stage::context_for(const TokenBatch& batch) const {
   if (rotary && (!rope_ || rope_->cos.size(0) != batch.length())) {
     rope_ = make_rope_table(batch.length(), config_.head_dim(), config_.rope_base, options());
   }
-  return {{batch.sequences(), batch.length(), config_.heads, config_.kv_heads, config_.head_dim()},
-          rotary ? &*rope_ : nullptr,
-          products_};
+  BlockContext context{{batch.sequences(), batch.length(), config_.heads, config_.kv_heads, config_.head_dim()},
+                       rotary ? &*rope_ : nullptr,
+                       products_};
+  if (subspace_) {
+    context.u = &subspace_->u();
+    context.form = config_.subspace.input;
+  }
+  return context;
 }
 
-at::Tensor Stage::embed(const TokenBatch& batch) const {
-  auto x = embedding_->value.index_select(0, batch.inputs());  // (BT, d)
-  if (config_.positions == Positions::kSinusoidal) {
-    x.view({batch.sequences(), batch.length(), config_.d}).add_(sinusoids(batch.length(), config_.d, options()));
+BlockContext Stage::context_at(const BlockContext& context, int64_t index, std::vector<AnchorRows>& anchors) const {
+  auto own = context;
+  if (subspace_) own.anchors = &anchors[subspace_->group_of(index)];
+  return own;
+}
+
+at::Tensor Stage::enter(const TokenBatch& batch, const at::Tensor& input) const {
+  TP_CHECK(input.defined() != range_.has_embedding(), "only the first stage has no input");
+  if (!range_.has_embedding()) return input;
+  auto stream = embedding_->value.index_select(0, batch.inputs());
+  // In coordinates a position's sinusoids are part of the anchor.
+  if (config_.positions == Positions::kSinusoidal && !subspace_) {
+    stream.view({batch.sequences(), batch.length(), config_.d}).add_(sinusoids(batch.length(), config_.d, options()));
   }
-  return x;
+  return stream;
+}
+
+at::Tensor Stage::run_blocks(at::Tensor stream, const BlockContext& context, StagePass& pass, bool keep) const {
+  if (subspace_) pass.anchors = subspace_->anchor_rows(pass.batch.inputs(), pass.batch.length());
+  if (keep) pass.blocks.resize(blocks_.size());
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const int64_t index = range_.first + static_cast<int64_t>(i);
+    const auto own = context_at(context, index, pass.anchors);
+    if (lifts_before(index)) stream = subspace_->lift(stream, *own.anchors);
+    stream = blocks_[i].forward(stream, own, keep ? &pass.blocks[i] : nullptr);
+  }
+  if (head_ && lifts_before(range_.total)) stream = subspace_->lift(stream, pass.anchors.back());
+  return stream;
 }
 
 StagePass Stage::forward(TokenBatch batch, const at::Tensor& input, double loss_scale) {
-  TP_CHECK(input.defined() != range_.has_embedding(), "only the first stage has no input");
-  const auto context = context_for(batch);
   StagePass pass;
-  pass.blocks.resize(blocks_.size());
-  auto x = range_.has_embedding() ? embed(batch) : input;
-  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i].forward(x, context, &pass.blocks[i]);
-  if (head_) {
-    pass.loss_sum = head_->loss_and_gradient(x, batch.targets(), products_, loss_scale, pass.head_grad);
-  } else {
-    pass.output = std::move(x);
-  }
   pass.batch = std::move(batch);
+  auto stream = run_blocks(enter(pass.batch, input), context_for(pass.batch), pass, /*keep=*/true);
+  if (head_) {
+    pass.loss_sum = head_->loss_and_gradient(stream, pass.batch.targets(), products_, loss_scale, pass.head_grad);
+  } else {
+    pass.output = std::move(stream);
+  }
   return pass;
 }
 
 StagePass Stage::evaluate(TokenBatch batch, const at::Tensor& input) const {
-  const auto context = context_for(batch);
-  auto x = range_.has_embedding() ? embed(batch) : input;
-  for (const auto& block : blocks_) x = block.forward(x, context, nullptr);
   StagePass pass;
-  if (head_) {
-    pass.loss_sum = head_->loss(x, batch.targets(), products_);
-  } else {
-    pass.output = std::move(x);
-  }
   pass.batch = std::move(batch);
+  auto stream = run_blocks(enter(pass.batch, input), context_for(pass.batch), pass, /*keep=*/false);
+  if (head_) {
+    pass.loss_sum = head_->loss(stream, pass.batch.targets(), products_);
+  } else {
+    pass.output = std::move(stream);
+  }
+  pass.anchors.clear();
   return pass;
 }
 
 at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {
   const auto context = context_for(pass.batch);
-  if (head_) grad = std::move(pass.head_grad);
-  for (size_t i = blocks_.size(); i-- > 0;) {
-    grad = blocks_[i].backward(std::move(grad), context, pass.blocks[i]);
-    pass.blocks[i] = {};  // a block's activations are not needed once its gradient has passed
+  if (head_) {
+    grad = std::move(pass.head_grad);
+    if (lifts_before(range_.total)) subspace_->lift_backward_to_anchors(grad, pass.anchors.back());
   }
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    const int64_t index = range_.first + static_cast<int64_t>(i);
+    const auto own = context_at(context, index, pass.anchors);
+    grad = blocks_[i].backward(std::move(grad), own, pass.blocks[i]);
+    pass.blocks[i] = {};  // a block's activations are not needed once its gradient has passed
+    if (lifts_before(index)) subspace_->lift_backward_to_anchors(grad, *own.anchors);
+    if (lifts_before(index) || blocks_[i].wide_gradient()) {
+      subspace_->tap(grad);
+      grad = subspace_->lower(grad);
+    }
+  }
+  if (subspace_) subspace_->anchors_backward(pass.anchors);
   if (embedding_ == nullptr) return grad;
   embedding_->grad.index_add_(0, pass.batch.inputs(), grad);
   return {};
+}
+
+at::Tensor Stage::change_over(Basis next) {
+  TP_CHECK(subspace_, "a dense model has no basis to change");
+  const auto q = change_of_coordinates(subspace_->basis(), next);
+  const auto q_here = q.to(options().device(), options().dtype().toScalarType());
+  for (auto& parameter : parameters_.all()) {
+    if (is_coordinates(parameter)) parameter.value.copy_(parameter.value.mm(q_here));
+  }
+  subspace_->set_basis(std::move(next));
+  subspace_->set_second_moment({});
+  return q_here;
 }
 
 }  // namespace thinpipe

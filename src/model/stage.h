@@ -1,5 +1,6 @@
 // A stage: a contiguous range of the model's blocks, with the embedding if it is the first and the head and loss if it is
-// the last. It knows nothing of links or schedules: tokens and a stream in, a stream (or a loss) out, and back.
+// the last. It knows nothing of links or schedules: tokens and a stream in, a stream (or a loss) out, and back. The stream
+// is x (BT, d) in a dense model and c (BT, k) in a subspace model; its gradient is as wide.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +13,7 @@
 #include "model/block.h"
 #include "model/head.h"
 #include "model/parameter.h"
+#include "model/subspace_side.h"
 
 namespace thinpipe {
 
@@ -38,10 +40,11 @@ struct TokenBatch {
 // One microbatch on its way through a stage.
 struct StagePass {
   TokenBatch batch;
-  at::Tensor output;    // (BT, d), what the next stage reads; undefined at the last stage
+  at::Tensor output;    // what the next stage reads; undefined at the last stage
   double loss_sum = 0;  // last stage: sum over the microbatch's tokens
+  std::vector<AnchorRows> anchors;
   std::vector<BlockPass> blocks;
-  at::Tensor head_grad;  // last stage: dL/d(last block's output)
+  at::Tensor head_grad;  // last stage: dL/d(x that the head read)
 };
 
 class Stage {
@@ -49,7 +52,7 @@ class Stage {
   Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
         const at::Device& device);
 
-  // `input`: (BT, d), undefined at the first stage. The last stage's gradients are those of loss_scale * loss_sum.
+  // `input`: the stream, undefined at the first stage. The last stage's gradients are those of loss_scale * loss_sum.
   StagePass forward(TokenBatch batch, const at::Tensor& input, double loss_scale);
   // The forward pass alone, nothing kept: the output, or at the last stage the loss sum.
   StagePass evaluate(TokenBatch batch, const at::Tensor& input) const;
@@ -61,16 +64,27 @@ class Stage {
   const BlockRange& range() const { return range_; }
   const at::TensorOptions& options() const { return parameters_.options(); }
 
+  // Null in a dense model.
+  SubspaceSide* subspace() { return subspace_ ? &*subspace_ : nullptr; }
+  // Moves to another basis: A <- A Q, E <- E Q with Q = U^T U', which is returned for the moments.
+  at::Tensor change_over(Basis next);
+
  private:
   BlockContext context_for(const TokenBatch& batch) const;
-  at::Tensor embed(const TokenBatch& batch) const;
+  // The block's own view of the context: its group's anchors.
+  BlockContext context_at(const BlockContext& context, int64_t index, std::vector<AnchorRows>& anchors) const;
+  at::Tensor enter(const TokenBatch& batch, const at::Tensor& input) const;
+  // Through the blocks, up to x where the stream becomes dense. `pass.blocks` is filled when `keep`.
+  at::Tensor run_blocks(at::Tensor stream, const BlockContext& context, StagePass& pass, bool keep) const;
+  bool lifts_before(int64_t index) const { return subspace_ && index == config_.first_dense_block(); }
 
   ModelConfig config_;
   BlockRange range_;
   Products products_;
   ParameterSet parameters_;
-  Parameter* embedding_ = nullptr;  // (V, d), first stage
+  Parameter* embedding_ = nullptr;  // (V, d), or E (V, k); first stage
   std::vector<Block> blocks_;
+  std::optional<SubspaceSide> subspace_;
   std::optional<Head> head_;
   mutable std::optional<RopeTable> rope_;  // for the last length seen; one compute thread per stage
 };

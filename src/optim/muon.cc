@@ -26,12 +26,15 @@ class Muon final : public UpdateRule {
     if (weight_decay_ != 0) parameter_.value.mul_(1.0 - step.lr * weight_decay_);
     int64_t first = 0;
     for (const int64_t width : blocks_) {
-      const double shape_factor = std::sqrt(std::max(1.0, static_cast<double>(width) / static_cast<double>(direction.size(0))));
+      const auto out = static_cast<double>(parameter_.full_width > 0 ? parameter_.full_width : width);
+      const double shape_factor = std::sqrt(std::max(1.0, out / static_cast<double>(direction.size(0))));
       parameter_.value.narrow(1, first, width)
           .add_(newton_schulz(direction.narrow(1, first, width)), -step.lr * shape_factor);
       first += width;
     }
   }
+
+  void change_over(const at::Tensor& q) override { m_.copy_(m_.mm(q)); }
 
   std::vector<std::pair<std::string, at::Tensor>> state() override { return {{"m", m_}}; }
 

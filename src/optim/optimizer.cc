@@ -15,19 +15,27 @@ double clip_factor(double squared_norm, double clip) {
 
 Optimizer::Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters)
     : config_(config), total_steps_(total_steps) {
-  for (auto& parameter : parameters.all()) {
-    const double weight_decay = parameter.kind == ParameterKind::kGain ? 0.0 : config.weight_decay;
-    Entry entry{&parameter, nullptr, config.lr};
-    if (config.kind == OptimizerKind::kMuon && parameter.kind == ParameterKind::kMatrix) {
-      entry.rule = make_muon(parameter, config, weight_decay);
-    } else {
-      entry.rule = make_adamw(parameter, config, weight_decay);
-      if (config.kind == OptimizerKind::kMuon) {
-        entry.peak_lr = config.adamw_lr * (parameter.kind == ParameterKind::kEmbedding ? config.embedding_lr_scale : 1.0);
-      }
-    }
-    entries_.push_back(std::move(entry));
+  for (auto& parameter : parameters.all()) entries_.push_back(make_entry(parameter));
+}
+
+Optimizer::Entry Optimizer::make_entry(Parameter& parameter) const {
+  const auto kind = parameter.kind;
+  const bool coordinates = parameter.full_width > 0;
+  const bool embedding = kind == ParameterKind::kEmbedding || kind == ParameterKind::kEmbeddingCoordinates;
+  const double weight_decay = kind == ParameterKind::kGain ? 0.0 : config_.weight_decay;
+  if (config_.kind == OptimizerKind::kMuon && (kind == ParameterKind::kMatrix || kind == ParameterKind::kCoordinates)) {
+    return {&parameter, make_muon(parameter, config_, weight_decay), config_.lr};
   }
+  double lr = config_.lr;
+  if (config_.kind == OptimizerKind::kMuon) lr = config_.adamw_lr * (embedding ? config_.embedding_lr_scale : 1.0);
+  if (config_.kind == OptimizerKind::kRowAdamw && coordinates) {
+    return {&parameter, make_row_adamw(parameter, config_, weight_decay), lr};
+  }
+  // Per-coordinate moments move a row by lr sqrt(k) where lr sqrt(d) is meant (METHOD 2).
+  if (coordinates) {
+    lr *= std::sqrt(static_cast<double>(parameter.full_width) / static_cast<double>(parameter.value.size(1)));
+  }
+  return {&parameter, make_adamw(parameter, config_, weight_decay), lr};
 }
 
 double Optimizer::squared_norm() const {
@@ -42,6 +50,12 @@ double Optimizer::squared_norm() const {
 void Optimizer::apply(int64_t step, double grad_factor) {
   const double factor = learning_rate_factor(config_, step, total_steps_);
   for (auto& entry : entries_) entry.rule->update({step + 1, entry.peak_lr * factor, grad_factor});
+}
+
+void Optimizer::change_over(const at::Tensor& q) {
+  for (auto& entry : entries_) {
+    if (entry.parameter->full_width > 0) entry.rule->change_over(q);
+  }
 }
 
 double Optimizer::learning_rate(int64_t step) const {

@@ -26,6 +26,8 @@ class Optimizer {
   // Applies update number `step` (from 0) and leaves the gradients as they are.
   void apply(int64_t step, double grad_factor);
   double learning_rate(int64_t step) const;
+  // After the stage's change_over, with the Q it returned.
+  void change_over(const at::Tensor& q);
 
   // "blocks.0.wqkv.m" -> tensor, to be saved and restored in place.
   std::vector<std::pair<std::string, at::Tensor>> state();
@@ -36,6 +38,8 @@ class Optimizer {
     std::unique_ptr<UpdateRule> rule;
     double peak_lr;
   };
+
+  Entry make_entry(Parameter& parameter) const;
 
   OptimConfig config_;
   int64_t total_steps_;

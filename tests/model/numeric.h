@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "base/rng.h"
-#include "model/kernels/fill.h"
+#include "tensor/fill.h"
 
 namespace thinpipe {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "model/kernels/fill.h"
+#include "tensor/fill.h"
 
 namespace thinpipe {
 namespace {

@@ -1,7 +1,8 @@
 // The operations of ops.h in tensor algebra: any device, any floating type, no fusion.
 #include <ATen/ATen.h>
 
-#include <tuple>
+#include <cmath>
+#include <limits>
 
 #include "model/kernels/ops.h"
 
@@ -112,6 +113,23 @@ double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradie
     logits.mul_(scale);
   }
   return total;
+}
+
+void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& table,
+                 const TokenIndex& tokens) {
+  y.mul_(a.unsqueeze(1)).add_(table.index_select(0, tokens.inverse) * b.unsqueeze(1));
+}
+
+TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, const at::Tensor& table,
+                                  const TokenIndex& tokens) {
+  return {(dy * table.index_select(0, tokens.inverse)).sum(1),
+          at::zeros_like(table).index_add_(0, tokens.inverse, dy * b.unsqueeze(1))};
+}
+
+void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
+                           at::Tensor& d_gain) {
+  d_weight.addcmul_(x, gain.unsqueeze(1).expand_as(x));
+  d_gain.add_((x * weight).sum(1));
 }
 
 }  // namespace thinpipe::aten_ops

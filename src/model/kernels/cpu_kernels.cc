@@ -158,6 +158,58 @@ void softmax_backward(const T* p, T* dp, int64_t rows, int64_t keys, T scale, co
 }
 
 template <class T>
+void table_read(T* y, const T* a, const T* b, const T* table, const int64_t* order, const int64_t* offsets,
+                int64_t unique, int64_t n) {
+  for (int64_t token = 0; token < unique; ++token) {
+    const T* anchor = table + token * n;
+    for (int64_t at = offsets[token]; at < offsets[token + 1]; ++at) {
+      const int64_t row = order[at];
+      T* out = y + row * n;
+      const T left = a[row];
+      const T right = b[row];
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) out[i] = left * out[i] + right * anchor[i];
+    }
+  }
+}
+
+template <class T>
+void table_read_backward(const T* dy, const T* b, const T* table, const int64_t* order, const int64_t* offsets,
+                         int64_t unique, int64_t n, T* dots, T* d_table) {
+  for (int64_t token = 0; token < unique; ++token) {
+    const T* anchor = table + token * n;
+    T* sum = d_table + token * n;
+    for (int64_t i = 0; i < n; ++i) sum[i] = 0;
+    for (int64_t at = offsets[token]; at < offsets[token + 1]; ++at) {
+      const int64_t row = order[at];
+      const T* in = dy + row * n;
+      const T right = b[row];
+      T dot = 0;
+#pragma omp simd reduction(+ : dot)
+      for (int64_t i = 0; i < n; ++i) {
+        dot += in[i] * anchor[i];
+        sum[i] += right * in[i];
+      }
+      dots[row] += dot;
+    }
+  }
+}
+
+template <class T>
+void gain_product_backward(const T* x, const T* w, const T* g, int64_t rows, int64_t n, T* dw, T* dg) {
+  for (int64_t row = 0; row < rows; ++row, x += n, w += n, dw += n) {
+    const T gain = g[row];
+    T dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t i = 0; i < n; ++i) {
+      dot += x[i] * w[i];
+      dw[i] += gain * x[i];
+    }
+    dg[row] += dot;
+  }
+}
+
+template <class T>
 double cross_entropy(T* logits, const int64_t* targets, int64_t rows, int64_t vocab, bool gradient, T scale) {
   double total = 0;
   for (int64_t row = 0; row < rows; ++row, logits += vocab) {
@@ -188,7 +240,8 @@ double cross_entropy(T* logits, const int64_t* targets, int64_t rows, int64_t vo
 template <class T>
 constexpr CpuKernels<T> kTable{rms_norm<T>,       rms_norm_backward<T>,    rope<T>,
                                swiglu<T>,         swiglu_backward<T>,      causal_softmax<T>,
-                               causal_softmax_again<T>, softmax_backward<T>, cross_entropy<T>};
+                               causal_softmax_again<T>, softmax_backward<T>, table_read<T>,
+                               table_read_backward<T>, gain_product_backward<T>, cross_entropy<T>};
 
 }  // namespace
 

@@ -35,6 +35,17 @@ struct CpuKernels {
   // d_scores = scale * p o (dp - delta), in place of dp.   p, dp: (rows, keys); delta: (rows)
   void (*softmax_backward)(const T* p, T* dp, int64_t rows, int64_t keys, T scale, const T* delta);
 
+  // The anchor table's two halves (METHOD 1b), over the distinct tokens [0, unique) of a microbatch. order lists the rows
+  // token by token, those of token t at order[offsets[t] .. offsets[t+1]).
+  //   y_r = a_r * y_r + b_r * table[t]              y: (rows, n), holding c M on entry; table: (unique, n)
+  void (*table_read)(T* y, const T* a, const T* b, const T* table, const int64_t* order, const int64_t* offsets,
+                     int64_t unique, int64_t n);
+  //   dots_r += <dy_r, table[t]>, d_table[t] = sum over its rows of b_r * dy_r
+  void (*table_read_backward)(const T* dy, const T* b, const T* table, const int64_t* order, const int64_t* offsets,
+                              int64_t unique, int64_t n, T* dots, T* d_table);
+  // Backward of diag(g) W from X = dL/d(diag(g) W): dw += diag(g) X, dg += rowsum(X o W).   w, x, dw: (rows, n)
+  void (*gain_product_backward)(const T* x, const T* w, const T* g, int64_t rows, int64_t n, T* dw, T* dg);
+
   // Returns the sum of -log softmax(logits)[target]; with `gradient`, logits become scale * (softmax - one_hot).
   //   logits: (rows, V); targets: (rows), each in [0, V)
   double (*cross_entropy)(T* logits, const int64_t* targets, int64_t rows, int64_t vocab, bool gradient, T scale);

@@ -118,4 +118,51 @@ double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradie
   return total;
 }
 
+void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& table,
+                 const TokenIndex& tokens) {
+  TP_CHECK(y.is_contiguous() && table.is_contiguous() && a.is_contiguous() && b.is_contiguous(),
+           "table_read needs contiguous tensors");
+  const int64_t unique = table.size(0), n = table.size(1);
+  const auto *order = tokens.order.data_ptr<int64_t>(), *offsets = tokens.offsets.data_ptr<int64_t>();
+  AT_DISPATCH_FLOATING_TYPES(y.scalar_type(), "table_read", [&] {
+    auto* out = y.data_ptr<scalar_t>();
+    const auto *left = a.data_ptr<scalar_t>(), *right = b.data_ptr<scalar_t>(), *rows = table.data_ptr<scalar_t>();
+    at::parallel_for(0, unique, kGrain, [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().table_read(out, left, right, rows + begin * n, order, offsets + begin, end - begin, n);
+    });
+  });
+}
+
+TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, const at::Tensor& table,
+                                  const TokenIndex& tokens) {
+  TP_CHECK(dy.is_contiguous() && table.is_contiguous() && b.is_contiguous(), "table_read_backward needs contiguous tensors");
+  const int64_t unique = table.size(0), n = table.size(1);
+  TableGradient gradient{at::zeros({dy.size(0)}, dy.options()), at::empty_like(table)};
+  const auto *order = tokens.order.data_ptr<int64_t>(), *offsets = tokens.offsets.data_ptr<int64_t>();
+  AT_DISPATCH_FLOATING_TYPES(dy.scalar_type(), "table_read_backward", [&] {
+    const auto *in = dy.data_ptr<scalar_t>(), *right = b.data_ptr<scalar_t>(), *rows = table.data_ptr<scalar_t>();
+    auto *dots = gradient.dots.data_ptr<scalar_t>(), *d_table = gradient.d_table.data_ptr<scalar_t>();
+    at::parallel_for(0, unique, kGrain, [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().table_read_backward(in, right, rows + begin * n, order, offsets + begin, end - begin, n,
+                                                  dots, d_table + begin * n);
+    });
+  });
+  return gradient;
+}
+
+void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
+                           at::Tensor& d_gain) {
+  TP_CHECK(x.is_contiguous() && weight.is_contiguous() && d_weight.is_contiguous(),
+           "gain_product_backward needs contiguous tensors");
+  const int64_t rows = x.size(0), n = x.size(1);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "gain_product_backward", [&] {
+    const auto *x_data = x.data_ptr<scalar_t>(), *w = weight.data_ptr<scalar_t>(), *g = gain.data_ptr<scalar_t>();
+    auto *dw = d_weight.data_ptr<scalar_t>(), *dg = d_gain.data_ptr<scalar_t>();
+    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().gain_product_backward(x_data + begin * n, w + begin * n, g + begin, end - begin, n,
+                                                    dw + begin * n, dg + begin);
+    });
+  });
+}
+
 }  // namespace thinpipe::cpu_ops

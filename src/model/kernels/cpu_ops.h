@@ -19,4 +19,11 @@ at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv,
                               const AttentionShape& shape);
 double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale);
 
+void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& table,
+                 const TokenIndex& tokens);
+TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, const at::Tensor& table,
+                                  const TokenIndex& tokens);
+void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
+                           at::Tensor& d_gain);
+
 }  // namespace thinpipe::cpu_ops

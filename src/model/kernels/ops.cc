@@ -14,6 +14,12 @@ RopeTable make_rope_table(int64_t positions, int64_t head_dim, double base, cons
   return {angle.cos().to(options.dtype()), angle.sin().to(options.dtype())};
 }
 
+TokenIndex index_tokens(const at::Tensor& ids) {
+  const auto [unique, inverse, counts] = at::_unique2(ids, /*sorted=*/true, /*return_inverse=*/true, /*return_counts=*/true);
+  const auto order = std::get<1>(inverse.sort(/*stable=*/true, 0, /*descending=*/false));
+  return {unique, inverse, order, at::cat({at::zeros({1}, counts.options()), counts.cumsum(0)})};
+}
+
 namespace ops {
 
 Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps) {
@@ -52,6 +58,24 @@ at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv,
 double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale) {
   const auto run = cpu_ops::can_run(logits) ? cpu_ops::cross_entropy_ : aten_ops::cross_entropy_;
   return run(logits, targets, gradient, scale);
+}
+
+void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& table,
+                 const TokenIndex& tokens) {
+  const auto run = cpu_ops::can_run(y) ? cpu_ops::table_read_ : aten_ops::table_read_;
+  run(y, a, b, table, tokens);
+}
+
+TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, const at::Tensor& table,
+                                  const TokenIndex& tokens) {
+  const auto run = cpu_ops::can_run(dy) ? cpu_ops::table_read_backward : aten_ops::table_read_backward;
+  return run(dy, b, table, tokens);
+}
+
+void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
+                           at::Tensor& d_gain) {
+  const auto run = cpu_ops::can_run(x) ? cpu_ops::gain_product_backward : aten_ops::gain_product_backward;
+  run(x, weight, gain, d_weight, d_gain);
 }
 
 }  // namespace ops

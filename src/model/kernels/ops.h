@@ -36,6 +36,20 @@ struct RopeTable {
   at::Tensor sin;  // (T, head_dim/2)
 };
 
+// The distinct tokens of a microbatch and where they stand.
+struct TokenIndex {
+  at::Tensor unique;   // (u) the ids, ascending
+  at::Tensor inverse;  // (rows) which of them each row holds
+  at::Tensor order;    // (rows) the rows, token by token
+  at::Tensor offsets;  // (u + 1) where in `order` a token's rows begin
+};
+TokenIndex index_tokens(const at::Tensor& ids);  // (rows) int64
+
+struct TableGradient {
+  at::Tensor dots;     // (rows) <dy, table[token]>
+  at::Tensor d_table;  // (u, n)
+};
+
 RopeTable make_rope_table(int64_t positions, int64_t head_dim, double base, const at::TensorOptions& options);
 
 namespace ops {
@@ -60,6 +74,15 @@ at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv,
 // targets: (rows) int64, each in [0, V).
 double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale);
 
+// The anchor table's product, Y = a o Z + b o table[token], in place of Z = c M.   y: (rows, n); a, b: (rows)
+void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& table,
+                 const TokenIndex& tokens);
+TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, const at::Tensor& table,
+                                  const TokenIndex& tokens);
+// From X = dL/d(diag(g) W): d_weight += diag(g) X, d_gain += rowsum(X o W).
+void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
+                           at::Tensor& d_gain);
+
 }  // namespace ops
 
 // The same operations in plain tensor algebra: the fallback, and the naive twin that the kernels are tested against.
@@ -75,6 +98,13 @@ Attended attention(const at::Tensor& qkv, const AttentionShape& shape);
 at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv, const Attended& forward,
                               const AttentionShape& shape);
 double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale);
+
+void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& table,
+                 const TokenIndex& tokens);
+TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, const at::Tensor& table,
+                                  const TokenIndex& tokens);
+void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
+                           at::Tensor& d_gain);
 
 }  // namespace aten_ops
 }  // namespace thinpipe

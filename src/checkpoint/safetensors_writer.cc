@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <bit>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_header.h"
+
+namespace thinpipe {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensor bytes are written as they lie in memory");
+
+Result<std::string> json_text(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    return Error{fmt::format("{} is not valid UTF-8", quoted_for_error(text))};
+  }
+}
+
+Result<std::string> metadata_json(const SafetensorsMetadata& metadata) {
+  std::string json = "\"__metadata__\":{";
+  for (const auto& [key, text] : metadata) {
+    const auto key_json = json_text(key);
+    if (!key_json) return key_json.error();
+    const auto value_json = json_text(text);
+    if (!value_json) return value_json.error();
+    json += fmt::format("{}{}:{}", json.back() == '{' ? "" : ",", key_json.value(), value_json.value());
+  }
+  return json + "}";
+}
+
+// Shape, bytes and names are the program's own doing: a fault in them is a fault in the caller.
+void check_tensors(std::span<const SafetensorsTensor> tensors) {
+  std::unordered_set<std::string_view> names;
+  TP_CHECK(tensors.size() <= kMaxSafetensorsTensors, "{} tensors in one file", tensors.size());
+  for (const auto& tensor : tensors) {
+    TP_CHECK(tensor.name != "__metadata__", "a tensor may not be called __metadata__");
+    TP_CHECK(names.insert(tensor.name).second, "tensor {} is given twice", tensor.name);
+    TP_CHECK(tensor.shape.size() <= kMaxSafetensorsRank, "tensor {} has {} dimensions", tensor.name,
+             tensor.shape.size());
+    const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
+    TP_CHECK(bytes && static_cast<uint64_t>(*bytes) == tensor.bytes.size(),
+             "tensor {} of shape [{}] and dtype {} has {} bytes", tensor.name, fmt::join(tensor.shape, ", "),
+             dtype_name(tensor.dtype), tensor.bytes.size());
+  }
+}
+
+Result<std::string> header_json(std::span<const SafetensorsTensor> tensors, const SafetensorsMetadata& metadata) {
+  std::string json = "{";
+  if (!metadata.empty()) {
+    const auto text = metadata_json(metadata);
+    if (!text) return text.error();
+    json += text.value();
+  }
+  uint64_t offset = 0;
+  for (const auto& tensor : tensors) {
+    const auto name = json_text(tensor.name);
+    if (!name) return name.error();
+    json += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", json.size() == 1 ? "" : ",",
+                        name.value(), dtype_name(tensor.dtype), fmt::join(tensor.shape, ","), offset,
+                        offset + tensor.bytes.size());
+    offset += tensor.bytes.size();
+  }
+  json += '}';
+  // Spaces until the tensors' bytes begin at a multiple of 8, where a mapped file can be read as numbers.
+  json.resize((json.size() + 7) / 8 * 8, ' ');
+  if (json.size() > kMaxSafetensorsHeader) {
+    return Error{fmt::format("header has {} bytes, needs at most {}", json.size(), kMaxSafetensorsHeader)};
+  }
+  return json;
+}
+
+std::string little_endian_64(uint64_t value) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(value >> (8 * i));
+  return bytes;
+}
+
+}  // namespace
+
+Status write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
+                         const SafetensorsMetadata& metadata) {
+  check_tensors(tensors);
+  const auto json = header_json(tensors, metadata);
+  if (!json) return Error{fmt::format("cannot write {}: {}", path.string(), json.error().message)};
+
+  auto file = AtomicFile::create(path);
+  if (!file) return file.error();
+  if (auto status = file.value().append(little_endian_64(json.value().size()) + json.value()); !status) return status;
+  for (const auto& tensor : tensors) {
+    const std::string_view bytes(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+    if (auto status = file.value().append(bytes); !status) return status;
+  }
+  return file.value().commit();
+}
+
+}  // namespace thinpipe

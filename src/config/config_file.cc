@@ -1,0 +1,260 @@
+// The only file that includes toml++, which is heavy to compile.
+#include "config/config_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/nearest.h"
+#include "base/units.h"
+#include "config/keys.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr uintmax_t kMaxConfigBytes = 1 << 20;
+constexpr size_t kMaxShown = 80;
+
+// Text from the file as it may stand in a message: one line, not long.
+std::string shown(std::string_view text) {
+  std::string out;
+  for (const char character : text.substr(0, kMaxShown)) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out += character;
+    }
+  }
+  return text.size() > kMaxShown ? out + "..." : out;
+}
+
+std::string shown(const toml::node& node) {
+  if (const auto* array = node.as_array()) {
+    std::vector<std::string> elements;
+    for (const toml::node& element : *array) {
+      elements.push_back(element.is_array() ? "[...]" : shown(element));
+      if (elements.size() == 8 && array->size() > 8) {
+        elements.push_back("...");
+        break;
+      }
+    }
+    return fmt::format("[{}]", fmt::join(elements, ", "));
+  }
+  if (const auto value = node.value_exact<std::string>()) return shown(toml_text(*value));
+  if (const auto value = node.value_exact<int64_t>()) return toml_text(*value);
+  if (const auto value = node.value_exact<double>()) return toml_text(*value);
+  if (const auto value = node.value_exact<bool>()) return toml_text(*value);
+  return node.is_table() ? "{...}" : "a date or time";
+}
+
+// The value if the node has the key's type; a whole number counts as a number, never the other way round.
+std::optional<KeyValue> value_of(const toml::node& node, KeyType type) {
+  switch (type) {
+    case KeyType::kBool:
+      if (const auto value = node.value_exact<bool>()) return *value;
+      break;
+    case KeyType::kWhole:
+      if (const auto value = node.value_exact<int64_t>()) return *value;
+      break;
+    case KeyType::kNumber:
+      if (const auto value = node.value_exact<double>()) return *value;
+      if (const auto value = node.value_exact<int64_t>()) return static_cast<double>(*value);
+      break;
+    case KeyType::kText:
+      if (const auto value = node.value_exact<std::string>()) return *value;
+      break;
+    case KeyType::kList: {
+      const auto* array = node.as_array();
+      if (array == nullptr) break;
+      std::vector<int64_t> numbers;
+      for (const toml::node& element : *array) {
+        const auto number = element.value_exact<int64_t>();
+        if (!number) return std::nullopt;
+        numbers.push_back(*number);
+      }
+      return numbers;
+    }
+  }
+  return std::nullopt;
+}
+
+const Key* find_key(std::string_view section, std::string_view name) {
+  for (const Key& key : config_keys()) {
+    if (key.section == section && key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+bool is_section(std::string_view name) {
+  return std::any_of(config_sections().begin(), config_sections().end(),
+                     [name](const Section& section) { return section.name == name; });
+}
+
+// What someone who wrote section.name may have meant: the same name elsewhere, else a slip of the pen.
+std::string suggestion(std::string_view section, std::string_view name) {
+  std::vector<std::string> names;
+  for (const Key& key : config_keys()) {
+    if (key.name == name) return fmt::format("did you mean {}?", key.full());
+    if (key.section == section) names.push_back(key.name);
+  }
+  const std::string near = nearest(name, names);
+  if (!near.empty()) return fmt::format("did you mean {}.{}?", section, near);
+  return fmt::format("[{}] has {}", section, fmt::join(names, ", "));
+}
+
+std::string section_suggestion(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Section& section : config_sections()) names.push_back(section.name);
+  const std::string near = nearest(name, names);
+  if (!near.empty()) return fmt::format("did you mean [{}]?", near);
+  return fmt::format("the sections are {}", fmt::join(names, ", "));
+}
+
+// Fills a RunConfig key by key and remembers which were given, for the defaults that follow other keys.
+class Reader {
+ public:
+  explicit Reader(std::string_view source_name) : source_name_(source_name) {}
+
+  void read_file_text(std::string_view text) {
+    try {
+      read_root(toml::parse(text, source_name_));
+    } catch (const toml::parse_error& error) {
+      const auto at = error.source().begin;
+      throw UserError(
+          fmt::format("{}:{}:{}: not valid TOML: {}", source_name_, at.line, at.column, shown(error.description())));
+    }
+  }
+
+  void read_override(std::string_view text) {
+    const size_t equals = text.find('=');
+    const std::string_view name = text.substr(0, equals);
+    const size_t dot = name.find('.');
+    if (equals == std::string_view::npos || dot == std::string_view::npos) {
+      throw UserError(fmt::format("--set {}: needs section.key=value, as in --set model.d=512", shown(text)));
+    }
+    const std::string_view section = name.substr(0, dot);
+    const Key* key = find_key(section, name.substr(dot + 1));
+    if (key == nullptr) refuse_name(section, name.substr(dot + 1), "--set");
+
+    const std::string_view value = text.substr(equals + 1);
+    if (const auto table = parse_value(value)) {
+      const toml::node& node = *table->get("value");
+      // Text keys take 2024 or true as the text that was typed.
+      if (key->type != KeyType::kText || node.is_string()) return set(*key, node, "--set");
+    }
+    // As quoted text it goes through the same UTF-8 check as a file.
+    const auto table = parse_value(toml_text(std::string(value)));
+    if (!table) throw UserError(fmt::format("{} in --set: the value is not valid UTF-8 text", key->full()));
+    set(*key, *table->get("value"), "--set");
+  }
+
+  RunConfig finish() {
+    for (const Key& key : config_keys()) {
+      if (key.when_absent && !given_.contains(&key)) key.when_absent(config_);
+    }
+    try {
+      validate(config_);
+    } catch (const UserError& error) {
+      throw UserError(fmt::format("{}: {}", source_name_, error.what()));
+    }
+    return config_;
+  }
+
+ private:
+  // The value alone in a document; nothing when it is not TOML, or is more than one value.
+  static std::optional<toml::table> parse_value(std::string_view value) {
+    if (value.find_first_of("\r\n") != std::string_view::npos) return std::nullopt;
+    try {
+      return toml::parse("value = " + std::string(value));
+    } catch (const toml::parse_error&) {
+      return std::nullopt;
+    }
+  }
+
+  std::string place(const toml::source_region& region) const {
+    return fmt::format("{}:{}", source_name_, region.begin.line);
+  }
+
+  [[noreturn]] static void refuse_name(std::string_view section, std::string_view name, std::string_view where) {
+    if (!is_section(section)) {
+      throw UserError(
+          fmt::format("unknown section [{}] in {}: {}", shown(section), where, section_suggestion(section)));
+    }
+    throw UserError(fmt::format("unknown key {}.{} in {}: {}", section, shown(name), where, suggestion(section, name)));
+  }
+
+  void read_root(const toml::table& root) {
+    for (const auto& [name, node] : root) {
+      const std::string where = place(name.source());
+      if (const auto* section = node.as_table()) {
+        if (!is_section(name.str())) refuse_name(name.str(), "", where);
+        read_section(name.str(), *section);
+      } else if (is_section(name.str())) {
+        throw UserError(
+            fmt::format("{} = {} in {}: needs to be the section [{}]", name.str(), shown(node), where, name.str()));
+      } else {
+        refuse_root_key(name.str(), where);
+      }
+    }
+  }
+
+  [[noreturn]] static void refuse_root_key(std::string_view name, std::string_view where) {
+    std::vector<std::string> names;
+    for (const Key& key : config_keys()) names.push_back(key.name);
+    const std::string near = nearest(name, names);
+    const auto found =
+        std::find_if(config_keys().begin(), config_keys().end(), [&near](const Key& key) { return key.name == near; });
+    throw UserError(fmt::format("unknown key {} in {}: needs to stand in a section{}", shown(name), where,
+                                found == config_keys().end() ? "" : fmt::format(", did you mean {}?", found->full())));
+  }
+
+  void read_section(std::string_view section, const toml::table& table) {
+    for (const auto& [name, node] : table) {
+      const std::string where = place(name.source());
+      const Key* key = find_key(section, name.str());
+      if (key == nullptr) refuse_name(section, name.str(), where);
+      set(*key, node, where);
+    }
+  }
+
+  void set(const Key& key, const toml::node& node, std::string_view where) {
+    const auto value = value_of(node, key.type);
+    if (!value || !key.accepts(*value)) {
+      throw UserError(fmt::format("{} = {} in {}: needs {}", key.full(), shown(node), where, key.needs));
+    }
+    key.set(config_, *value);
+    given_.insert(&key);
+  }
+
+  std::string source_name_;
+  RunConfig config_;
+  std::set<const Key*> given_;
+};
+
+}  // namespace
+
+RunConfig parse_config(std::string_view text, std::string_view source_name, std::span<const std::string> overrides) {
+  Reader reader(source_name);
+  reader.read_file_text(text);
+  for (const std::string& override_text : overrides) reader.read_override(override_text);
+  return reader.finish();
+}
+
+RunConfig load_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
+  std::error_code code;
+  const uintmax_t size = std::filesystem::file_size(path, code);
+  if (!code && size > kMaxConfigBytes) {
+    throw UserError(fmt::format("{} has {}: a config file has at most {}", path.string(), format_size(size),
+                                format_size(kMaxConfigBytes)));
+  }
+  return parse_config(read_file(path).take(), path.string(), overrides);
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,28 @@
+// The TOML file of a run: reading it (with --set on top), and writing a config back as used. Every fault a person can
+// make in it ends in a UserError of one line that names the file and line, the key, the value and what would be right.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "config/run_config.h"
+
+namespace thinpipe {
+
+// Overrides are "section.key=value", later ones win, all win over the file. The value is TOML ("[1, 3]", "0.1"); what
+// is not, or is not the text a text key needs, is taken as text as it stands ("data.corpus=my file.txt"). The result is
+// validated.
+RunConfig load_config(const std::filesystem::path& path, std::span<const std::string> overrides = {});
+// The same for text that is already here; source_name stands for the file in messages.
+RunConfig parse_config(std::string_view text, std::string_view source_name,
+                       std::span<const std::string> overrides = {});
+
+// Every key with its value. Reading it back gives an equal config, to the last bit; the config must be valid.
+std::string to_toml(const RunConfig& config);
+
+// docs/config.md: every key with its default, what it may be and what it does.
+std::string config_reference_markdown();
+
+}  // namespace thinpipe

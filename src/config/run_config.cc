@@ -1,0 +1,163 @@
+#include "config/run_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "config/enum_names.h"
+#include "config/keys.h"
+
+namespace thinpipe {
+namespace {
+
+void check_ranges(const RunConfig& config) {
+  for (const Key& key : config_keys()) {
+    const KeyValue value = key.get(config);
+    if (!key.accepts(value)) throw UserError(fmt::format("{} = {}: needs {}", key.full(), toml_text(value), key.needs));
+  }
+}
+
+void check_model(const ModelConfig& model) {
+  if (model.d % model.heads != 0) {
+    throw UserError(fmt::format("model.heads = {}: needs to divide model.d = {}", model.heads, model.d));
+  }
+  if (model.heads % model.kv_heads != 0) {
+    throw UserError(fmt::format("model.kv_heads = {}: needs to divide model.heads = {}", model.kv_heads, model.heads));
+  }
+  if (model.positions == Positions::kRope && model.head_dim() % 2 != 0) {
+    throw UserError(
+        fmt::format("model.heads = {} makes heads of {} (model.d = {}): needs an even head width for "
+                    "model.positions = \"rope\"",
+                    model.heads, model.head_dim(), model.d));
+  }
+  if (model.positions == Positions::kSinusoidal && model.d % 2 != 0) {
+    throw UserError(fmt::format("model.d = {}: needs to be even for model.positions = \"sinusoidal\"", model.d));
+  }
+}
+
+// What would break the exactness of a subspace model is refused with the reason; a dense one just does not have it yet.
+void check_parts_no_model_has(const ModelConfig& model) {
+  const auto refuse = [&](std::string_view key, std::string_view what, std::string_view reason) {
+    throw UserError(model.is_subspace()
+                        ? fmt::format("{}: {} cannot be in a subspace model, {}", key, what, reason)
+                        : fmt::format("{}: {} is not something these models have; leave the key out", key, what));
+  };
+  if (model.tied_head) {
+    refuse("model.tied_head = true", "a tied head", "whose embedding lies in the subspace while the head needs all of d");
+  }
+  if (model.output_bias) {
+    refuse("model.output_bias = true", "a bias of width d on an output projection", "it would push the stream out of the subspace");
+  }
+  if (model.post_norm == PostNorm::kGain) {
+    refuse("model.post_norm = \"gain\"", "a norm with gains after a sublayer", "its gains would turn the stream out of the subspace");
+  }
+  if (model.positions == Positions::kLearned) {
+    refuse("model.positions = \"learned\"", "a learned position table",
+           "which is d wide and would push the stream out of the subspace; use \"rope\" or \"sinusoidal\"");
+  }
+}
+
+void check_anchor_groups(const RunConfig& config) {
+  const auto& groups = config.model.subspace.anchor_groups;
+  const std::string shown = toml_text(groups);
+  const int64_t sum = std::accumulate(groups.begin(), groups.end(), int64_t{0});
+  if (sum != config.model.blocks) {
+    throw UserError(fmt::format("subspace.anchor_groups = {}: sums to {}, needs to sum to model.blocks = {}", shown, sum,
+                                config.model.blocks));
+  }
+  // Every cut must fall on the edge of a group.
+  int64_t cut = 0;
+  for (const int64_t blocks : blocks_per_stage(config)) {
+    cut += blocks;
+    int64_t edge = 0;
+    for (size_t i = 0; i < groups.size() && edge < cut; ++i) edge += groups[i];
+    if (edge != cut) {
+      throw UserError(fmt::format("subspace.anchor_groups = {}: a cut after block {} would split a group; cut only between groups",
+                                  shown, cut));
+    }
+  }
+}
+
+void check_subspace(const RunConfig& config) {
+  const auto& model = config.model;
+  const auto& subspace = model.subspace;
+  const bool sends_coordinates = config.boundary.kind == BoundaryKind::kSubspace;
+  if (sends_coordinates && !model.is_subspace()) {
+    throw UserError("boundary.kind = \"subspace\": needs model.mode = \"subspace\", a dense stream lies in no subspace");
+  }
+  if (!sends_coordinates && model.is_subspace()) {
+    throw UserError("boundary.kind = \"dense\": needs model.mode = \"dense\", a subspace model's stream is its coordinates");
+  }
+  if (!model.is_subspace()) {
+    if (config.optim.kind == OptimizerKind::kRowAdamw) {
+      throw UserError("optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes \"adamw\" or \"muon\"");
+    }
+    return;
+  }
+  if (subspace.rank > model.d) {
+    throw UserError(fmt::format("subspace.rank = {}: needs to be at most model.d = {}", subspace.rank, model.d));
+  }
+  if (subspace.full_rank_tail > model.blocks) {
+    throw UserError(fmt::format("subspace.full_rank_tail = {}: needs to be at most model.blocks = {}", subspace.full_rank_tail, model.blocks));
+  }
+  const auto cuts = blocks_per_stage(config);
+  if (cuts.back() < subspace.full_rank_tail) {
+    throw UserError(fmt::format(
+        "pipeline.cuts = {}: the last stage has {} blocks and needs all {} of subspace.full_rank_tail; cut after block {} or earlier",
+        toml_text(cuts), cuts.back(), subspace.full_rank_tail, model.first_dense_block()));
+  }
+  if (subspace.anchors == Anchors::kStage) check_anchor_groups(config);
+}
+
+void check_pipeline(const RunConfig& config) {
+  const auto& stages = config.pipeline.stages;
+  const auto& cuts = config.pipeline.cuts;
+  const int64_t blocks = config.model.blocks;
+  if (stages > blocks) {
+    throw UserError(
+        fmt::format("pipeline.stages = {}: more stages than blocks, needs at most model.blocks = {}", stages, blocks));
+  }
+  if (cuts.empty()) return;
+  const std::string shown = toml_text(cuts);
+  if (static_cast<int64_t>(cuts.size()) != stages) {
+    throw UserError(fmt::format("pipeline.cuts = {}: has {} entries, needs one per stage (pipeline.stages = {})", shown,
+                                cuts.size(), stages));
+  }
+  const int64_t sum = std::accumulate(cuts.begin(), cuts.end(), int64_t{0});
+  if (sum != blocks) {
+    throw UserError(
+        fmt::format("pipeline.cuts = {}: sums to {}, needs to sum to model.blocks = {}", shown, sum, blocks));
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Positions positions) { return enum_name(positions); }
+std::string_view to_string(Precision precision) { return enum_name(precision); }
+std::string_view to_string(OptimizerKind kind) { return enum_name(kind); }
+std::string_view to_string(LrSchedule schedule) { return enum_name(schedule); }
+std::string_view to_string(Pack pack) { return enum_name(pack); }
+
+int64_t default_mlp_width(int64_t d) { return (8 * d + 95) / 96 * 32; }
+
+void validate(const RunConfig& config) {
+  check_ranges(config);
+  check_model(config.model);
+  check_parts_no_model_has(config.model);
+  check_pipeline(config);
+  check_subspace(config);
+}
+
+std::vector<int64_t> blocks_per_stage(const RunConfig& config) {
+  if (!config.pipeline.cuts.empty()) return config.pipeline.cuts;
+  const int64_t stages = config.pipeline.stages;
+  TP_CHECK(stages >= 1, "blocks_per_stage needs a validated config, not {} stages", stages);
+  std::vector<int64_t> blocks(static_cast<size_t>(stages), config.model.blocks / stages);
+  std::for_each_n(blocks.begin(), config.model.blocks % stages, [](int64_t& count) { ++count; });
+  return blocks;
+}
+
+}  // namespace thinpipe

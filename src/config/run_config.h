@@ -1,0 +1,171 @@
+// Everything a run is told, as plain values: one struct per section of the TOML file (docs/config.md lists every key).
+// Nothing here needs libtorch, a corpus or a socket; the folders that do read their own section.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace thinpipe {
+
+enum class Positions { kRope, kSinusoidal, kLearned };
+// What the stage computes in. bf16 keeps float32 master weights and moments and rounds the operands of every product.
+enum class Precision { kFloat64, kFloat32, kBf16 };
+enum class OptimizerKind { kAdamw, kRowAdamw, kMuon };
+enum class LrSchedule { kConstant, kCosine, kLinear, kWsd };
+// What a sublayer's output passes before it joins the stream.
+enum class PostNorm { kNone, kGain };
+// What a boundary sends: coordinates in the shared subspace, or x itself.
+enum class BoundaryKind { kSubspace, kDense };
+// How the numbers that cross a cut are written (docs/wire.md, "Packs").
+enum class Pack { kFp64, kFp32, kBf16, kFp16, kInt8, kInt4, kInt2 };
+
+enum class ModelMode { kDense, kSubspace };
+// Whose token table the stream is anchored to: the shared frozen T_fixed, or a trainable one per anchor group.
+enum class Anchors { kFixed, kStage };
+// RMSNorm of the sum c U^T + e, or of the two parts by themselves.
+enum class NormForm { kJoint, kSplit };
+// How a block multiplies its input: by the anchor table, by lifting to d first, or whichever is cheaper (METHOD 1b).
+enum class InputForm { kAuto, kTable, kDirect };
+enum class ScheduleKind { kGpipe, k1f1b };
+
+// [subspace]: the model's own when model.mode = "subspace".
+struct SubspaceConfig {
+  int64_t rank = 16;           // k
+  int64_t full_rank_tail = 1;  // n: the last n blocks carry x and have dense output projections
+  Anchors anchors = Anchors::kFixed;
+  std::vector<int64_t> anchor_groups;  // blocks per anchor table with anchors = "stage"; empty: the cuts at creation
+  NormForm norm = NormForm::kJoint;
+  double anchor_std = 0.3;
+  InputForm input = InputForm::kAuto;
+  bool zero_init = false;      // A1, A2 start at zero
+  int64_t update_every = 500;  // steps between moves of U; 0: never
+  double update_rate = 0.1;    // alpha of such a move
+
+  bool operator==(const SubspaceConfig&) const = default;
+};
+
+// [model]. Symbols as in the method: d, L (blocks), V (vocab, in [data]).
+struct ModelConfig {
+  ModelMode mode = ModelMode::kDense;
+  int64_t d = 256;          // width of the residual stream
+  int64_t blocks = 4;       // L
+  int64_t heads = 4;        // query heads; divides d
+  int64_t kv_heads = 4;     // key/value heads; divides heads
+  int64_t mlp_width = 704;  // SwiGLU's inner width
+  Positions positions = Positions::kRope;
+  double rope_base = 10000.0;
+  bool qk_norm = false;
+  double norm_eps = 1e-5;
+  double init_std = 0.02;
+  // Known so that they can be refused with the reason (METHOD 1); no model has them yet.
+  bool tied_head = false;
+  bool output_bias = false;
+  PostNorm post_norm = PostNorm::kNone;
+
+  SubspaceConfig subspace;
+
+  int64_t head_dim() const { return d / heads; }
+  bool is_subspace() const { return mode == ModelMode::kSubspace; }
+  // The first block that carries x instead of coordinates.
+  int64_t first_dense_block() const { return is_subspace() ? blocks - subspace.full_rank_tail : 0; }
+  // Width of what the stream carries into block `index`: k or d.
+  int64_t stream_width(int64_t index) const { return index < first_dense_block() ? subspace.rank : d; }
+  bool operator==(const ModelConfig&) const = default;
+};
+
+// [data]
+struct DataConfig {
+  std::string corpus = "kjv";  // "kjv", or the path of a UTF-8 file, a .jsonl file, or a folder of both
+  std::string tokenizer;       // path of a sentencepiece .model; empty: train one on the corpus
+  int64_t vocab = 4096;        // V of the tokenizer to train; must equal a loaded one's
+  double val_fraction = 0.05;  // share of the documents that training never sees
+
+  bool operator==(const DataConfig&) const = default;
+};
+
+// [train]
+struct TrainConfig {
+  int64_t steps = 300;
+  int64_t seq_len = 256;     // T
+  int64_t microbatch = 8;    // B, sequences in a microbatch
+  int64_t microbatches = 1;  // M, microbatches in a step
+  uint64_t seed = 1;
+  Precision precision = Precision::kFloat32;
+  std::string device = "cpu";   // "cpu", "cuda", "cuda:N"
+  int64_t threads = 0;          // compute threads per stage; 0: all cores for one stage, one each for several
+  int64_t eval_every = 100;     // steps between validation passes; 0: only at the end
+  int64_t eval_sequences = 64;  // validation sequences in such a pass; the final one uses the whole split
+
+  bool operator==(const TrainConfig&) const = default;
+};
+
+// [optim]. muon takes the blocks' matrices; everything else takes adamw with adamw_lr (embedding: x
+// embedding_lr_scale).
+struct OptimConfig {
+  OptimizerKind kind = OptimizerKind::kMuon;
+  double lr = 0.02;                 // of the matrices; with kind = adamw, of everything
+  double adamw_lr = 0.004;          // of what muon does not take; unused with kind = adamw
+  double embedding_lr_scale = 8.0;  // on the embedding's lr, muon runs only
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double momentum = 0.95;     // muon's
+  double weight_decay = 0.0;  // decoupled; matrices and embeddings only, never gains
+  double clip = 1.0;          // global gradient norm; 0: no clipping
+  LrSchedule schedule = LrSchedule::kWsd;
+  int64_t warmup = 10;          // steps of linear warm-up
+  double decay_fraction = 0.4;  // wsd: the last share of the steps falls linearly
+  double min_lr_ratio = 0.05;   // where cosine, linear and wsd end, as a share of the peak
+
+  bool operator==(const OptimConfig&) const = default;
+};
+
+// [pipeline]
+struct PipelineConfig {
+  int64_t stages = 1;
+  std::vector<int64_t> cuts;  // blocks per stage, summing to model.blocks; empty: as even as can be, the rest early
+  ScheduleKind schedule = ScheduleKind::k1f1b;
+
+  bool operator==(const PipelineConfig&) const = default;
+};
+
+// [boundary]
+struct BoundaryConfig {
+  BoundaryKind kind = BoundaryKind::kDense;  // follows model.mode
+  Pack pack = Pack::kFp32;
+
+  bool operator==(const BoundaryConfig&) const = default;
+};
+
+struct RunConfig {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimConfig optim;
+  PipelineConfig pipeline;
+  BoundaryConfig boundary;
+
+  bool operator==(const RunConfig&) const = default;
+};
+
+// The names the TOML file uses: "rope", "bf16", "muon", "wsd".
+std::string_view to_string(Positions positions);
+std::string_view to_string(Precision precision);
+std::string_view to_string(OptimizerKind kind);
+std::string_view to_string(LrSchedule schedule);
+std::string_view to_string(Pack pack);
+
+// SwiGLU's inner width when nobody chose one: 8/3 d, rounded up to a multiple of 32.
+int64_t default_mlp_width(int64_t d);
+
+// Every key in its range, and the keys agree with one another; else throws UserError naming key, value and what is
+// right. The ranges are such that no count of values, bytes or tokens made from a valid config overflows int64.
+void validate(const RunConfig& config);
+
+// Blocks per stage: pipeline.cuts, or the even division. The config must be validated.
+std::vector<int64_t> blocks_per_stage(const RunConfig& config);
+
+}  // namespace thinpipe

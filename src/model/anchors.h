@@ -1,0 +1,56 @@
+// e, what the coordinates are anchored to (METHOD 1, 5): x = c U^T + e with e = the token's row of an anchor table, plus
+// its position's sinusoids if positions are sinusoidal. One AnchorTable per anchor group; one AnchorRows per microbatch and
+// group, shared by all of the group's blocks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "config/run_config.h"
+#include "model/kernels/ops.h"
+#include "model/parameter.h"
+#include "subspace/fixed_table.h"
+
+namespace thinpipe {
+
+// For one microbatch. `u` distinct tokens; the position parts are undefined with rotary positions.
+struct AnchorRows {
+  TokenIndex tokens;
+  at::Tensor e;                  // (u, d) the distinct tokens' rows
+  at::Tensor positions;          // (T, d) sinusoids
+  at::Tensor coordinates;        // (BT, k) e U of each row, its position's included
+  at::Tensor squared;            // (BT) ||e||^2, likewise
+
+  // Gradients, gathered over the group's reads when the table is trainable (else undefined).
+  at::Tensor d_e;            // (u, d)
+  at::Tensor d_coordinates;  // (BT, k) of c . (e U)
+  at::Tensor d_squared;      // (BT) of ||e||^2
+
+  bool trainable() const { return d_e.defined(); }
+  at::Tensor per_row() const;  // (BT, d): e of each row
+};
+
+class AnchorTable {
+ public:
+  // name: of the trainable table's parameter. `fixed` is shared by all groups and is the first value of a trainable table.
+  AnchorTable(const ModelConfig& config, const std::string& name, std::shared_ptr<const FixedTable> fixed,
+              ParameterSet& parameters);
+
+  // inputs: (BT) ids; length: T; u: (d, k)
+  AnchorRows rows(const at::Tensor& inputs, int64_t length, const at::Tensor& u) const;
+  // Adds what the group's reads left in `rows` to the trainable table's gradient; nothing for a fixed one.
+  void backward(const AnchorRows& rows, const at::Tensor& u);
+
+ private:
+  ModelConfig config_;
+  std::shared_ptr<const FixedTable> fixed_;
+  Parameter* table_ = nullptr;  // (V, d), trainable only
+};
+
+// (T, d): sin and cos of the position at d/2 frequencies, halves side by side.
+at::Tensor sinusoids(int64_t positions, int64_t d, const at::TensorOptions& options);
+
+}  // namespace thinpipe

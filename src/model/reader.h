@@ -1,0 +1,62 @@
+// How a block reads the residual stream: Y = norm(x) W, the input product of attention and of the MLP. A dense stream is
+// x itself; a subspace stream is c, and x = c U^T + e is formed (direct form) or never formed (anchor table, METHOD 1b).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "config/run_config.h"
+#include "model/anchors.h"
+#include "model/kernels/ops.h"
+#include "model/parameter.h"
+#include "model/products.h"
+
+namespace thinpipe {
+
+// What all blocks of a stage share for one microbatch.
+struct BlockContext {
+  AttentionShape shape;
+  const RopeTable* rope;  // null: positions are in the stream already
+  Products products;
+  // Subspace blocks only:
+  const at::Tensor* u = nullptr;    // (d, k), in the run's type
+  AnchorRows* anchors = nullptr;    // of the block's group
+  InputForm form = InputForm::kAuto;
+};
+
+// What a read keeps for its backward pass. Which fields are used depends on the form.
+struct ReadPass {
+  at::Tensor stream;    // x (BT, d) or c (BT, k)
+  at::Tensor x;         // (BT, d) direct: what was normalised (split: c U^T alone)
+  at::Tensor h;         // (BT, d) dense and direct: the product's left operand
+  at::Tensor a, b;      // (BT) the norms' scales: of the coordinates' part and of the anchor's; equal when joint
+  at::Tensor m;         // (k, n) table: U^T diag(g) W
+  at::Tensor table;     // (u, n) table: (e o g) W of the distinct tokens
+  at::Tensor p_table;   // (T, n) table, sinusoidal positions: the same of the positions
+};
+
+class StreamReader {
+ public:
+  virtual ~StreamReader() = default;
+  virtual at::Tensor forward(const at::Tensor& stream, const BlockContext& context, ReadPass& pass) const = 0;
+  // dy: (BT, n). Adds to the parameters' gradients and to `grad`, the gradient of the stream (of x, d wide, where the
+  // reader was asked for wide gradients).
+  virtual void backward(const at::Tensor& dy, const BlockContext& context, const ReadPass& pass, at::Tensor& grad) = 0;
+};
+
+// Where a read's parameters come from: gains "NAME_norm" (and "NAME_anchor_norm"), weight `weight`.
+struct ReaderParameters {
+  Parameter* gain;         // (d)
+  Parameter* anchor_gain;  // (d), norm = split only
+  Parameter* weight;       // (d, n)
+};
+
+std::unique_ptr<StreamReader> make_dense_reader(const ModelConfig& config, ReaderParameters parameters);
+// wide_gradient: always reads directly and leaves dL/dx instead of dL/dc (the tap of a model without a dense tail).
+std::unique_ptr<StreamReader> make_subspace_reader(const ModelConfig& config, ReaderParameters parameters,
+                                                   bool wide_gradient);
+
+}  // namespace thinpipe

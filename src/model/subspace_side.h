@@ -1,0 +1,62 @@
+// What a stage of a subspace model has beside its blocks: the basis, the anchors of its groups, the step up from
+// coordinates to x before the dense tail, and the tap where the gradient's second moment is gathered (METHOD 1, 3, 5).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "config/run_config.h"
+#include "model/anchors.h"
+#include "subspace/basis.h"
+
+namespace thinpipe {
+
+// Block numbers at which anchor groups begin, ascending, the first 0. One group when anchors are fixed.
+std::vector<int64_t> anchor_group_starts(const ModelConfig& config);
+
+class SubspaceSide {
+ public:
+  // For a stage that holds blocks [first, last). Anchors of all groups that begin in it.
+  SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t first, int64_t last, uint64_t seed,
+               ParameterSet& parameters);
+
+  const Basis& basis() const { return basis_; }
+  const at::Tensor& u() const { return u_; }  // in the run's type
+  void set_basis(Basis basis);
+
+  // One AnchorRows per group of the stage, in order.
+  std::vector<AnchorRows> anchor_rows(const at::Tensor& inputs, int64_t length) const;
+  void anchors_backward(const std::vector<AnchorRows>& rows);
+  // Index into those of the group that block `index` (which may be L, for the head of a model without a tail) reads.
+  size_t group_of(int64_t index) const;
+
+  // x = c U^T + e: (BT, k) -> (BT, d).
+  at::Tensor lift(const at::Tensor& c, const AnchorRows& rows) const;
+  // The way back, dL/dx -> dL/dc = G U, and what of G falls to e.
+  at::Tensor lower(const at::Tensor& grad) const { return grad.mm(u_); }
+  void lift_backward_to_anchors(const at::Tensor& grad, AnchorRows& rows) const;
+
+  // The tap: pending gradients (BT, d) count only once their step is committed.
+  void tap(const at::Tensor& grad);
+  void commit_tap();
+  void drop_tap() { pending_.reset(); }
+  // C (d, d) over the committed steps since it was last cleared; undefined while there are none.
+  const at::Tensor& second_moment() const { return second_moment_; }
+  // The same with the step under way, (d, d) in any case.
+  at::Tensor second_moment_with_pending() const;
+  void set_second_moment(at::Tensor c) { second_moment_ = std::move(c); }
+
+ private:
+  ModelConfig config_;
+  at::TensorOptions options_;
+  Basis basis_;
+  at::Tensor u_;
+  std::vector<int64_t> starts_;  // of this stage's groups
+  std::vector<AnchorTable> tables_;
+  at::Tensor second_moment_, pending_;
+};
+
+}  // namespace thinpipe

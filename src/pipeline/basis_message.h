@@ -1,0 +1,18 @@
+// The next basis on its way upstream: its version and U, float64 little-endian. Shape and version must be what the
+// receiver expects, and the columns orthonormal.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "subspace/basis.h"
+
+namespace thinpipe {
+
+std::vector<std::byte> encode_basis(const Basis& basis);
+// `current`: what the receiver holds; the message must be its successor.
+Result<Basis> decode_basis(std::span<const std::byte> message, const Basis& current);
+
+}  // namespace thinpipe

@@ -1,0 +1,34 @@
+// Token shards to microbatches: which samples a step's microbatch holds follows from its numbers alone.
+#pragma once
+
+#include <cstdint>
+
+#include "config/run_config.h"
+#include "model/stage.h"
+#include "text/prepare.h"
+#include "text/sampler.h"
+#include "text/token_shard.h"
+
+namespace thinpipe {
+
+class BatchSource {
+ public:
+  // Opens the shards and checks every id against the vocabulary. Throws UserError when a shard is damaged or too short.
+  BatchSource(const PreparedCorpus& corpus, const TrainConfig& train);
+
+  // Sample ids (step * M + microbatch) * B onwards.
+  TokenBatch training(int64_t step, int64_t microbatch) const;
+
+  // Validation windows in order, B at a time; the last batch may be smaller.
+  int64_t validation_windows() const { return static_cast<int64_t>(validation_windows_); }
+  TokenBatch validation(int64_t first_window, int64_t count) const;
+
+ private:
+  TrainConfig train_;
+  TokenShard train_shard_;
+  TokenShard validation_shard_;
+  TrainSampler sampler_;
+  uint64_t validation_windows_;
+};
+
+}  // namespace thinpipe

@@ -1,0 +1,74 @@
+// Where the stages of an in-process run meet their coordinator: it hands out commands, they hand back reports. The first
+// failure sticks and wakes everybody, so a stage that dies never leaves the others waiting.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+
+namespace thinpipe {
+
+struct RunStep {
+  int64_t step;
+};
+// Ends a step: every gradient times grad_factor is applied, or (apply = false) the step is as if it had not been.
+struct CommitStep {
+  int64_t step;
+  bool apply;
+  double grad_factor;
+};
+struct Evaluate {
+  int64_t windows;  // of the validation split, from 0
+};
+struct Stop {};
+using Command = std::variant<RunStep, CommitStep, Evaluate, Stop>;
+
+// A change-over's diagnostics, from the last stage (METHOD 3).
+struct BasisReport {
+  int64_t version;
+  double largest_angle_rad;
+  double energy_inside;
+  double orthogonality_error;
+};
+
+struct StageReport {
+  double loss_sum = 0;      // last stage
+  double squared_norm = 0;  // of this stage's gradients
+  uint64_t forward_bytes = 0;   // sent to the next stage since the last report
+  uint64_t backward_bytes = 0;  // sent to the previous one
+  std::string basis_hash;       // of the next basis, when this step moves it: ready means holding it
+  std::optional<BasisReport> basis;
+  double dropped_share = 0;  // of the last change-over, the largest over this stage's matrices
+};
+
+class StepBarrier {
+ public:
+  explicit StepBarrier(size_t stages) : queues_(stages), reports_(stages) {}
+
+  // Coordinator. give() never waits; gather() waits for one report of every stage, in stage order.
+  void give(const Command& command);
+  Result<std::vector<StageReport>> gather();
+
+  // Stage. next() waits for a command.
+  Result<Command> next(size_t stage);
+  void report(size_t stage, StageReport report);
+
+  // Anybody. The first reason stays.
+  void fail(const std::string& reason);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::deque<Command>> queues_;
+  std::vector<std::optional<StageReport>> reports_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace thinpipe

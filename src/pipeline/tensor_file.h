@@ -1,0 +1,25 @@
+// Tensors to and from safetensors files: the bridge between model/optim, which know tensors, and checkpoint, which knows
+// bytes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/safetensors.h"
+
+namespace thinpipe {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+Status save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                    const SafetensorsMetadata& metadata = {});
+
+// A copy on the CPU, in the file's own type.
+Result<at::Tensor> tensor_from(const SafetensorsFile& file, const std::string& name);
+
+}  // namespace thinpipe

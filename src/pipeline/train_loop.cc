@@ -1,0 +1,86 @@
+// The coordinator's loop over an in-process pipeline: steps, metrics, evaluations, the final weights.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "optim/learning_rate.h"
+#include "pipeline/in_process.h"
+#include "pipeline/tensor_file.h"
+
+namespace thinpipe {
+namespace {
+
+// So many steps in a row without a finite loss and norm are a diverged run, not an accident.
+constexpr int64_t kMaxSkippedInARow = 10;
+
+// Bytes of one step over all cuts and both directions.
+uint64_t bytes_of(const StepResult& step) {
+  uint64_t total = 0;
+  for (const auto& stage : step.stages) total += stage.forward_bytes + stage.backward_bytes;
+  return total;
+}
+
+nlohmann::ordered_json metrics_line(const StepResult& step, const RunConfig& config, int64_t tokens_per_step, double elapsed_s) {
+  nlohmann::ordered_json line = {
+      {"step", step.step + 1}, {"loss", step.loss}, {"grad_norm", step.norm},
+      {"lr", config.optim.lr * learning_rate_factor(config.optim, step.step, config.train.steps)},
+      {"tokens", (step.step + 1) * tokens_per_step}, {"seconds", elapsed_s}};
+  if (!step.applied) line["skipped"] = true;
+  if (step.stages.size() > 1) {
+    auto cuts = nlohmann::ordered_json::array();
+    for (size_t cut = 0; cut + 1 < step.stages.size(); ++cut) {
+      cuts.push_back({{"forward", step.stages[cut].forward_bytes}, {"backward", step.stages[cut + 1].backward_bytes}});
+    }
+    line["bytes"] = std::move(cuts);
+  }
+  if (const auto& basis = step.stages.back().basis) {
+    line["basis"] = {{"version", basis->version}, {"largest_angle_rad", basis->largest_angle_rad},
+                     {"energy_inside", basis->energy_inside}, {"orthogonality_error", basis->orthogonality_error}};
+  }
+  // Known one step after the change-over, when the stages next report.
+  double dropped = 0;
+  for (const auto& stage : step.stages) dropped = std::max(dropped, stage.dropped_share);
+  if (dropped > 0) line["dropped_share"] = dropped;
+  return line;
+}
+
+}  // namespace
+
+TrainingResult train_in_process(const RunConfig& config, int64_t vocab, const BatchSource& batches, RunFolder& folder,
+                                Progress& progress, const Clock& clock) {
+  InProcessPipeline pipeline(config, vocab, batches);
+  const auto& train = config.train;
+  const int64_t tokens_per_step = train.microbatches * train.microbatch * train.seq_len;
+  const int64_t eval_windows = std::min(train.eval_sequences, batches.validation_windows());
+  TrainingResult result{.parameters = pipeline.parameter_count()};
+  const auto start = clock.now();
+  int64_t skipped_in_a_row = 0;
+  for (int64_t number = 0; number < train.steps; ++number) {
+    const auto step = pipeline.step(number);
+    auto line = metrics_line(step, config, tokens_per_step, seconds(clock.now() - start));
+    if (train.eval_every > 0 && (number + 1) % train.eval_every == 0 && number + 1 < train.steps) {
+      const double loss = pipeline.validate(eval_windows);
+      line["validation_loss"] = loss;
+      progress.note(fmt::format("step {}: validation loss {:.4f} on {} sequences", number + 1, loss, eval_windows));
+    }
+    folder.metrics().append(line).take();
+    progress.step({number + 1, step.loss, tokens_per_step, bytes_of(step)});
+    skipped_in_a_row = step.applied ? 0 : skipped_in_a_row + 1;
+    if (skipped_in_a_row == kMaxSkippedInARow) {
+      throw UserError(fmt::format(
+          "the loss or its gradient was not finite for {} steps in a row up to step {}; lower optim.lr ({}) or lengthen "
+          "optim.warmup ({})",
+          kMaxSkippedInARow, number + 1, config.optim.lr, config.optim.warmup));
+    }
+    result.steps = number + 1;
+    result.final_loss = step.loss;
+  }
+  result.validation_loss = pipeline.validate(batches.validation_windows());
+  folder.metrics().append({{"step", result.steps}, {"final_validation_loss", result.validation_loss}}).take();
+  save_tensors(folder.path() / "model.safetensors", pipeline.finish(), {{"format", "thinpipe"}}).take();
+  return result;
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,45 @@
+#include "subspace/fixed_table.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/rng.h"
+#include "base/sha256.h"
+#include "tensor/fill.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr int64_t kCacheBytes = int64_t{256} << 20;
+constexpr int64_t kRowsAtOnce = 1024;  // while hashing
+
+}  // namespace
+
+FixedTable::FixedTable(uint64_t seed, int64_t vocab, int64_t d, double anchor_std, const at::TensorOptions& options)
+    : seed_(seed), vocab_(vocab), d_(d), anchor_std_(anchor_std), options_(options) {
+  if (vocab * d * static_cast<int64_t>(options.dtype().itemsize()) <= kCacheBytes) cached_ = whole();
+}
+
+at::Tensor FixedTable::make_rows(const at::Tensor& ids, const at::TensorOptions& options) const {
+  return fill_random_rows(seed_, stream_of("t_fixed"), ids, d_, anchor_std_, options);
+}
+
+at::Tensor FixedTable::rows(const at::Tensor& ids) const {
+  return cached_.defined() ? cached_.index_select(0, ids) : make_rows(ids, options_);
+}
+
+at::Tensor FixedTable::whole() const {
+  return cached_.defined() ? cached_ : make_rows(at::arange(vocab_, at::kLong), options_);
+}
+
+std::string FixedTable::hash() const {
+  Sha256 hash;
+  for (int64_t first = 0; first < vocab_; first += kRowsAtOnce) {
+    const auto ids = at::arange(first, std::min(vocab_, first + kRowsAtOnce), at::kLong);
+    hash.update(tensor_bytes_of(make_rows(ids, at::TensorOptions().dtype(at::kFloat))));
+  }
+  return hash.hex();
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,35 @@
+// T_fixed, the frozen full-rank token table (METHOD 1): every node derives the rows it needs from the run's seed. Row t is
+// anchor_std * unit_variance of stream ("t_fixed" + t), element by element (docs/rng.md), rounded once to the run's type.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+namespace thinpipe {
+
+class FixedTable {
+ public:
+  // Small tables (up to 256 MiB) are made once and kept; of larger ones, rows are made when asked for.
+  FixedTable(uint64_t seed, int64_t vocab, int64_t d, double anchor_std, const at::TensorOptions& options);
+
+  // ids: (n) int64 in [0, V) -> (n, d)
+  at::Tensor rows(const at::Tensor& ids) const;
+  // All of it, (V, d): the first value of a trainable anchor table.
+  at::Tensor whole() const;
+  // SHA-256 over the rows as little-endian float32, for peers to compare before they train together.
+  std::string hash() const;
+
+ private:
+  at::Tensor make_rows(const at::Tensor& ids, const at::TensorOptions& options) const;
+
+  uint64_t seed_;
+  int64_t vocab_;
+  int64_t d_;
+  double anchor_std_;
+  at::TensorOptions options_;
+  at::Tensor cached_;  // (V, d) or undefined
+};
+
+}  // namespace thinpipe

@@ -1,0 +1,64 @@
+#include "subspace/grassmann.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace thinpipe {
+namespace {
+
+constexpr int kPowerIterations = 60;
+
+}  // namespace
+
+double spectral_norm(const at::Tensor& c) {
+  // The column sums of |C| point at least partly along the leading eigenvector and are never zero for C != 0.
+  auto vector = c.abs().sum(0, /*keepdim=*/true).t();  // (d, 1)
+  double norm = vector.norm().item<double>();
+  if (norm == 0) return 0;
+  vector = vector / norm;
+  for (int iteration = 0; iteration < kPowerIterations; ++iteration) {
+    vector = c.mm(vector);
+    norm = vector.norm().item<double>();
+    if (norm == 0) return 0;
+    vector = vector / norm;
+  }
+  return norm;
+}
+
+Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha) {
+  const auto wide = c.to(at::kDouble);
+  const double scale = spectral_norm(wide);
+  if (scale == 0) return {basis.u, basis.version + 1};
+  const auto cu = wide.mm(basis.u);                                     // (d, k)
+  const auto outside = cu - basis.u.mm(basis.u.t().mm(cu));             // (I - UU^T) C U
+  const auto moved = basis.u + outside * (2.0 * alpha / scale);         // U - alpha R
+  auto [q, r] = at::linalg_qr(moved, "reduced");
+  const auto sign = r.diagonal().sign();
+  // Twice: QR of what is orthonormal already, so that U^T U = I holds to the last bits over any number of updates.
+  auto [q2, r2] = at::linalg_qr(q * sign, "reduced");
+  return {(q2 * r2.diagonal().sign()).contiguous(), basis.version + 1};
+}
+
+at::Tensor change_of_coordinates(const Basis& before, const Basis& after) { return before.u.t().mm(after.u); }
+
+double dropped_share(const at::Tensor& a, const at::Tensor& q) {
+  const double whole = a.to(at::kDouble).square().sum().item<double>();
+  if (whole == 0) return 0;
+  const double kept = a.to(at::kDouble).mm(q).square().sum().item<double>();
+  return std::sqrt(std::max(0.0, 1.0 - kept / whole));
+}
+
+BasisDiagnostics diagnose(const Basis& before, const Basis& after, const at::Tensor& c) {
+  const auto wide = c.to(at::kDouble);
+  const double total = wide.diagonal().sum().item<double>();
+  const double inside = before.u.mul(wide.mm(before.u)).sum().item<double>();
+  // The sine of the largest angle is the norm of what of U' lies outside U: accurate for small angles, unlike acos.
+  const auto outside = after.u - before.u.mm(change_of_coordinates(before, after));
+  const double sine = std::min(1.0, std::sqrt(spectral_norm(outside.t().mm(outside))));
+  const auto gram = after.u.t().mm(after.u) - at::eye(after.k(), after.u.options());
+  return {std::asin(sine), total > 0 ? inside / total : 1.0, gram.abs().max().item<double>()};
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,30 @@
+// Moving the subspace (METHOD 3): from the gradients' second moment C at the tap to a better basis, and what the change
+// costs. Pure functions over tensors; the optimiser's moments change over in optim/.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "subspace/basis.h"
+
+namespace thinpipe {
+
+// U' = qf(U - alpha R), R = -2 (I - UU^T) C U / ||C||_2, thin QR with positive diagonal; version + 1. A zero C gives U back.
+Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha);
+
+// Largest eigenvalue of a symmetric positive semidefinite matrix, by power iteration.
+double spectral_norm(const at::Tensor& c);
+
+struct BasisDiagnostics {
+  double largest_angle_rad;   // between the old and the new subspace
+  double energy_inside;       // share of tr C that lies in the old subspace
+  double orthogonality_error; // max |U'^T U' - I|
+};
+BasisDiagnostics diagnose(const Basis& before, const Basis& after, const at::Tensor& c);
+
+// Q = U^T U' (k, k): coordinates change over by A <- A Q.
+at::Tensor change_of_coordinates(const Basis& before, const Basis& after);
+
+// ||W (I - U'U'^T)|| / ||W|| for W = A U^T: what the change-over of A drops.
+double dropped_share(const at::Tensor& a, const at::Tensor& q);
+
+}  // namespace thinpipe

@@ -1,0 +1,29 @@
+// Tensors from host memory and back: the places outside the fused kernels where raw pointers are needed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/rng.h"
+
+namespace thinpipe {
+
+// Element i = std * rng.unit_variance(i), rounded from double to the type asked for: the same bits on every device.
+at::Tensor fill_random(const CounterRng& rng, at::IntArrayRef shape, double std, const at::TensorOptions& options);
+
+// Row i = std * unit_variance of (seed, first_stream + ids[i]): (n, width).   ids: (n) int64
+at::Tensor fill_random_rows(uint64_t seed, uint64_t first_stream, const at::Tensor& ids, int64_t width, double std,
+                            const at::TensorOptions& options);
+
+// (count) int64, a copy of the host's ids.
+at::Tensor ids_tensor(std::span<const int32_t> ids, const at::TensorOptions& options);
+// (count) float64, a copy, on the CPU.
+at::Tensor doubles_tensor(std::span<const double> values);
+
+// The bytes of a contiguous tensor on the CPU; valid while the tensor lives.
+std::string_view tensor_bytes_of(const at::Tensor& tensor);
+
+}  // namespace thinpipe

@@ -1,0 +1,267 @@
+#include "text/corpus.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "text/kjv.h"
+#include "text/utf8.h"
+
+namespace thinpipe {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kMaxLineBytes = 64 << 20;
+constexpr size_t kReadBytes = 256 << 10;
+
+// A file in pieces, with the place reached in it for messages.
+class InputFile {
+ public:
+  explicit InputFile(const fs::path& path) : path_(path), file_(std::fopen(path.c_str(), "rbe")) {
+    if (file_ == nullptr) open_error_ = errno;
+  }
+  ~InputFile() {
+    if (file_ != nullptr) std::fclose(file_);
+  }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  // Unread bytes already in memory, reading more if there are none; empty at the end of the file.
+  Result<std::string_view> peek() {
+    if (file_ == nullptr) return Error{fmt::format("cannot read {}: {}", path_.string(), std::strerror(open_error_))};
+    if (position_ == buffer_.size()) {
+      buffer_.resize(kReadBytes);
+      buffer_.resize(std::fread(buffer_.data(), 1, buffer_.size(), file_));
+      position_ = 0;
+      if (buffer_.empty() && std::ferror(file_) != 0) {
+        return Error{fmt::format("cannot read {}: {}", path_.string(), std::strerror(errno))};
+      }
+    }
+    return std::string_view(buffer_).substr(position_);
+  }
+  void consume(size_t count) { position_ += count; }
+
+  // The next line without its end; false at the end of the file.
+  Result<bool> next_line(std::string& line) {
+    line.clear();
+    for (bool any = false;; any = true) {
+      auto bytes = peek();
+      if (!bytes) return bytes.error();
+      if (bytes.value().empty()) return any;
+      const size_t end = bytes.value().find('\n');
+      const std::string_view part = bytes.value().substr(0, end);
+      if (line.size() + part.size() > kMaxLineBytes) {
+        return fault(0, fmt::format("the line is longer than {} MiB", kMaxLineBytes >> 20));
+      }
+      line += part;
+      consume(part.size() + (end == std::string_view::npos ? 0 : 1));
+      if (end != std::string_view::npos) return true;
+    }
+  }
+
+  // Text handed out as a document or a line; moves the place in messages behind it.
+  void passed(std::string_view text) {
+    passed_bytes_ += text.size();
+    passed_lines_ += static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
+  }
+  // A fault `offset` bytes behind what has passed.
+  Error fault(size_t offset, std::string_view what, std::string_view text = {}) const {
+    const auto lines = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(offset), '\n');
+    return Error{fmt::format("{}: line {} (byte {}): {}", path_.string(),
+                             passed_lines_ + static_cast<uint64_t>(lines) + 1, passed_bytes_ + offset, what)};
+  }
+  Status check_utf8(std::string_view text) const {
+    const size_t valid = valid_utf8_prefix(text);
+    if (valid == text.size()) return {};
+    return fault(valid, "invalid UTF-8; the corpus must be UTF-8 text", text);
+  }
+
+ private:
+  fs::path path_;
+  FILE* file_;
+  int open_error_ = 0;
+  std::string buffer_;
+  size_t position_ = 0;
+  uint64_t passed_bytes_ = 0;
+  uint64_t passed_lines_ = 0;
+};
+
+// The string "text" of a JSON object; everything else in it is dropped while parsing, so that it costs no memory.
+std::optional<std::string> text_field(const std::string& line) {
+  using Json = nlohmann::json;
+  const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
+    return depth != 1 || event != Json::parse_event_t::key || parsed == "text";
+  };
+  Json object = Json::parse(line, keep, /*allow_exceptions=*/false);
+  if (!object.is_object()) return std::nullopt;
+  const auto text = object.find("text");
+  if (text == object.end() || !text->is_string()) return std::nullopt;
+  return std::move(text->get_ref<std::string&>());
+}
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+}  // namespace
+
+struct DocumentReader::State {
+  std::vector<Corpus::File> files;
+  DocumentSizes sizes;
+  size_t file_index = 0;
+  std::unique_ptr<InputFile> input;  // of files[file_index], once opened
+  std::string rest;                  // read but not handed out: the next documents of the file begin with it
+
+  // Each fills `document` from the open file, or returns false at its end.
+  Result<bool> next_text(std::string& document);
+  Result<bool> next_jsonl(std::string& document);
+  Result<bool> next_chapter(std::string& document);
+  Result<bool> next_in_file(std::string& document);
+};
+
+Result<bool> DocumentReader::State::next_text(std::string& document) {
+  // One byte over the limit tells a text that ends there from one that goes on.
+  const size_t wanted = cut_limit(sizes.text_bytes) + 1;
+  while (rest.size() < wanted) {
+    auto bytes = input->peek();
+    if (!bytes) return bytes.error();
+    if (bytes.value().empty()) break;
+    const std::string_view part = bytes.value().substr(0, wanted - rest.size());
+    rest += part;
+    input->consume(part.size());
+  }
+  if (rest.empty()) return false;
+  const size_t length = cut_length(rest, sizes.text_bytes);
+  document.assign(rest, 0, length);
+  rest.erase(0, length);
+  if (auto status = input->check_utf8(document); !status) return status.error();
+  input->passed(document);
+  return true;
+}
+
+Result<bool> DocumentReader::State::next_jsonl(std::string& document) {
+  std::string line;
+  while (rest.empty()) {
+    auto more = input->next_line(line);
+    if (!more || !more.value()) return more;
+    if (auto status = input->check_utf8(line); !status) return status.error();
+    if (line.find_first_not_of(" \t\r") != std::string::npos) {
+      auto text = text_field(line);
+      if (!text) return input->fault(0, "not a JSON object with a string \"text\"");
+      rest = std::move(*text);
+    }
+    input->passed(line);
+    input->passed("\n");
+  }
+  const size_t length = cut_length(rest, sizes.jsonl_bytes);
+  document.assign(rest, 0, length);
+  rest.erase(0, length);
+  return true;
+}
+
+Result<bool> DocumentReader::State::next_chapter(std::string& document) {
+  std::string line;
+  document.clear();
+  while (true) {
+    auto more = input->next_line(line);
+    if (!more) return more;
+    if (!more.value()) return !document.empty();
+    if (auto status = input->check_utf8(line); !status) return status.error();
+    input->passed(line);
+    input->passed("\n");
+    if (line.empty() && !document.empty()) return true;
+    if (!line.empty()) document += line + '\n';
+  }
+}
+
+Result<bool> DocumentReader::State::next_in_file(std::string& document) {
+  switch (files[file_index].kind) {
+    case Corpus::Kind::kText:
+      return next_text(document);
+    case Corpus::Kind::kJsonl:
+      return next_jsonl(document);
+    case Corpus::Kind::kChapters:
+      return next_chapter(document);
+  }
+  TP_CHECK(false, "unknown kind of corpus file");
+}
+
+DocumentReader::DocumentReader(std::unique_ptr<State> state) : state_(std::move(state)) {}
+DocumentReader::~DocumentReader() = default;
+DocumentReader::DocumentReader(DocumentReader&&) noexcept = default;
+
+Result<bool> DocumentReader::next(std::string& document) {
+  while (state_->file_index < state_->files.size()) {
+    if (!state_->input) state_->input = std::make_unique<InputFile>(state_->files[state_->file_index].path);
+    auto found = state_->next_in_file(document);
+    if (found && found.value()) return true;
+    state_->input.reset();
+    state_->rest.clear();
+    state_->file_index = found ? state_->file_index + 1 : state_->files.size();
+    if (!found) return found;
+  }
+  return false;
+}
+
+Corpus::Kind Corpus::kind_of(const fs::path& path) { return path.extension() == ".jsonl" ? Kind::kJsonl : Kind::kText; }
+
+std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code code;
+  fs::recursive_directory_iterator entry(folder, code);
+  // Linked folders are not entered: a link to a parent would never end.
+  for (; !code && entry != fs::recursive_directory_iterator(); entry.increment(code)) {
+    if (is_hidden(entry->path())) {
+      entry.disable_recursion_pending();
+    } else if (std::error_code ignored; entry->is_regular_file(ignored)) {
+      names.push_back(entry->path().lexically_relative(folder).generic_string());
+    }
+  }
+  if (code) throw UserError(fmt::format("data.corpus: cannot read folder {}: {}", folder.string(), code.message()));
+  std::sort(names.begin(), names.end());
+  std::vector<File> files;
+  for (const auto& name : names) files.push_back({folder / name, kind_of(name)});
+  return files;
+}
+
+Corpus Corpus::open(const std::string& source) {
+  Corpus corpus;
+  corpus.source_ = source;
+  if (source == "kjv") {
+    corpus.files_.push_back({kjv_file(), Kind::kChapters});
+    return corpus;
+  }
+  const fs::path path(source);
+  std::error_code code;
+  const auto status = fs::status(path, code);
+  if (fs::is_directory(status)) {
+    corpus.files_ = list_folder(path);
+    if (corpus.files_.empty()) throw UserError(fmt::format("data.corpus: folder {} holds no files", source));
+  } else if (fs::is_regular_file(status)) {
+    corpus.files_.push_back({path, kind_of(path)});
+  } else if (fs::exists(status)) {
+    throw UserError(fmt::format("data.corpus = \"{}\" is neither a file nor a folder", source));
+  } else {
+    const std::string reason = code ? code.message() : "no such file or folder";
+    throw UserError(fmt::format("data.corpus = \"{}\": {}; give \"kjv\", a text or .jsonl file, or a folder of them",
+                                source, reason));
+  }
+  return corpus;
+}
+
+DocumentReader Corpus::read(DocumentSizes sizes) const {
+  auto state = std::make_unique<DocumentReader::State>();
+  state->files = files_;
+  state->sizes = sizes;
+  return DocumentReader(std::move(state));
+}
+
+void ContentHash::add(std::string_view document) {
+  char length[8];
+  for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(document.size() >> (8 * i) & 0xFF);
+  hash_.update({length, sizeof length});
+  hash_.update(document);
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,55 @@
+// Which tokens a training sample holds: a pure function of (corpus, seed, sample number), with no state to save and no
+// permutation in memory, so that any stage, after any restart, finds the same sample by its number alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "text/token_shard.h"
+
+namespace thinpipe {
+
+// How many windows of T = seq_len inputs a split of `tokens` tokens has: floor((tokens - 1) / T). Window w is the
+// tokens [w T, w T + T], T + 1 of them: inputs and, shifted by one, targets.
+uint64_t window_count(uint64_t tokens, int64_t seq_len);
+
+// window_count(), or UserError naming train.seq_len and what would fit if there is not even one. `split` is "training"
+// or "validation".
+uint64_t require_windows(uint64_t tokens, int64_t seq_len, std::string_view split);
+
+// Fills out (T + 1) with window `window`, which must exist.
+void read_window(const TokenShard& shard, uint64_t window, std::span<int32_t> out);
+
+// A bijection of [0, size): a balanced Feistel network over the next even number of bits, walked until it lands inside.
+// Sizes from 1 to 2^62.
+class KeyedPermutation {
+ public:
+  KeyedPermutation(uint64_t seed, uint64_t stream, uint64_t size);
+  uint64_t operator()(uint64_t index) const;
+
+ private:
+  uint64_t seed_;
+  uint64_t stream_;
+  uint64_t size_;
+  int half_bits_;
+};
+
+// Training order: every epoch visits each window once, in an order of its own. Validation needs none: its windows are
+// read from 0 up.
+class TrainSampler {
+ public:
+  // corpus_id: PreparedCorpus::id. windows > 0.
+  TrainSampler(std::string_view corpus_id, uint64_t seed, uint64_t windows);
+
+  uint64_t windows() const { return windows_; }
+  uint64_t epoch(uint64_t sample_id) const { return sample_id / windows_; }
+  uint64_t window(uint64_t sample_id) const;
+
+ private:
+  uint64_t corpus_;
+  uint64_t seed_;
+  uint64_t windows_;
+};
+
+}  // namespace thinpipe

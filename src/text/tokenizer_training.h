@@ -1,0 +1,22 @@
+// Trains the BPE tokenizer of a corpus from its training documents.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+
+namespace thinpipe {
+
+// Fills the string with the next document and returns true, or false at the end.
+using DocumentSource = std::function<Result<bool>(std::string&)>;
+
+// The bytes of a .model with exactly `vocab` pieces: unknown 0, begin 1, end 2, the 256 bytes, then merges and
+// characters. A corpus of more than 16 MiB is sampled evenly (its size in bytes may be an estimate from above), and the
+// sample ends early once it holds so many distinct words that training would pass about 400 MB of memory. The same
+// documents give the same bytes. Throws UserError, naming the vocabulary that would be right, when `vocab` does not fit
+// the corpus.
+Result<std::string> train_tokenizer(const DocumentSource& documents, uint64_t corpus_bytes, int64_t vocab);
+
+}  // namespace thinpipe

@@ -1,0 +1,168 @@
+#include "base/files.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "support/scratch.h"
+
+namespace thinpipe {
+namespace {
+
+using test::ScratchFolder;
+using test::SmallDisk;
+
+// Sets a variable of the environment for one test.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name); old != nullptr) old_ = old;
+    value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
+  }
+  ~ScopedVariable() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+TEST(DataDir, FollowsTheEnvironmentInOrder) {
+  const ScopedVariable home("HOME", "/home/x");
+  const ScopedVariable xdg("XDG_DATA_HOME", nullptr);
+  const ScopedVariable own("THINPIPE_DATA_DIR", nullptr);
+  EXPECT_EQ(data_dir(), "/home/x/.local/share/thinpipe");
+  const ScopedVariable xdg_set("XDG_DATA_HOME", "/xdg");
+  EXPECT_EQ(data_dir(), "/xdg/thinpipe");
+  const ScopedVariable own_set("THINPIPE_DATA_DIR", "/own");
+  EXPECT_EQ(data_dir(), "/own");
+}
+
+TEST(DataDir, SaysWhatToSetWhenThereIsNone) {
+  const ScopedVariable home("HOME", nullptr);
+  const ScopedVariable xdg("XDG_DATA_HOME", "");
+  const ScopedVariable own("THINPIPE_DATA_DIR", "");
+  EXPECT_THROW(data_dir(), UserError);
+}
+
+TEST(ReadFile, GivesAllBytes) {
+  const ScratchFolder folder;
+  const std::string bytes("zero \0 and \xff", 12);
+  ASSERT_TRUE(write_file_atomically(folder / "a", bytes).ok());
+  EXPECT_EQ(read_file(folder / "a").value(), bytes);
+}
+
+TEST(ReadFile, NamesTheFileAndTheReason) {
+  const ScratchFolder folder;
+  EXPECT_EQ(read_file("/no/such/file").error().message, "cannot read /no/such/file: No such file or directory");
+  EXPECT_EQ(read_file(folder.path()).error().message,
+            fmt::format("cannot read {}: it is a folder, not a file", folder.path().string()));
+  EXPECT_EQ(read_file("/dev/null").error().message, "cannot read /dev/null: it is not a regular file");
+}
+
+TEST(MakeDirectories, CreatesAllOfThemOnce) {
+  const ScratchFolder folder;
+  EXPECT_TRUE(make_directories(folder / "a/b/c").ok());
+  EXPECT_TRUE(make_directories(folder / "a/b/c").ok());
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b/c"));
+  ASSERT_TRUE(write_file_atomically(folder / "file", "").ok());
+  const Status status = make_directories(folder / "file/d");
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("file/d"), std::string::npos) << status.error().message;
+}
+
+TEST(AtomicFile, AppearsOnlyWithCommit) {
+  const ScratchFolder folder;
+  auto file = AtomicFile::create(folder / "a");
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(file.value().append("hello").ok());
+  EXPECT_FALSE(std::filesystem::exists(folder / "a"));
+  ASSERT_TRUE(file.value().commit().ok());
+  EXPECT_EQ(read_file(folder / "a").value(), "hello");
+  EXPECT_EQ(folder.file_count(), 1u);
+}
+
+TEST(AtomicFile, WithoutCommitLeavesTheOldFileAndNothingElse) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(write_file_atomically(folder / "a", "old").ok());
+  {
+    auto file = AtomicFile::create(folder / "a");
+    ASSERT_TRUE(file.value().append("new").ok());
+    const AtomicFile moved = std::move(file).take();  // moving must not remove it twice, or too early
+    EXPECT_EQ(folder.file_count(), 2u);
+  }
+  EXPECT_EQ(read_file(folder / "a").value(), "old");
+  EXPECT_EQ(folder.file_count(), 1u);
+}
+
+TEST(AtomicFile, ReplacesTheOldFile) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(write_file_atomically(folder / "a", "a long old text").ok());
+  ASSERT_TRUE(write_file_atomically(folder / "a", "new").ok());
+  EXPECT_EQ(read_file(folder / "a").value(), "new");
+}
+
+TEST(AtomicFile, WriteAtOverwritesAndAppendGoesOnAtTheEnd) {
+  const ScratchFolder folder;
+  auto file = AtomicFile::create(folder / "a");
+  ASSERT_TRUE(file.value().append("????body").ok());
+  ASSERT_TRUE(file.value().write_at(0, "head").ok());
+  ASSERT_TRUE(file.value().append("tail").ok());
+  ASSERT_TRUE(file.value().commit().ok());
+  EXPECT_EQ(read_file(folder / "a").value(), "headbodytail");
+}
+
+TEST(AtomicFile, IsReadableByAll) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(write_file_atomically(folder / "a", "x").ok());
+  struct stat status {};
+  ASSERT_EQ(::stat((folder / "a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0644u);
+}
+
+TEST(AtomicFile, NamesThePlaceThatCannotBeWritten) {
+  const ScratchFolder folder;
+  EXPECT_EQ(write_file_atomically("/no/such/folder/a", "x").error().message,
+            "cannot write /no/such/folder/a: No such file or directory");
+  ASSERT_TRUE(make_directories(folder / "taken").ok());
+  EXPECT_FALSE(write_file_atomically(folder / "taken", "x").ok());
+  EXPECT_EQ(folder.file_count(), 1u);
+}
+
+TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNothingElse) {
+  const SmallDisk disk(64 << 10);
+  if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
+  ASSERT_TRUE(write_file_atomically(disk.folder() / "a", "old").ok());
+  const Status status = write_file_atomically(disk.folder() / "a", std::string(1 << 20, 'x'));
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("No space left"), std::string::npos) << status.error().message;
+  EXPECT_EQ(read_file(disk.folder() / "a").value(), "old");
+  EXPECT_EQ(disk.folder().file_count(), 1u);
+}
+
+TEST(MappedFile, ShowsTheBytesAndOutlivesMovesAndTheName) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(write_file_atomically(folder / "a", "mapped").ok());
+  ASSERT_TRUE(write_file_atomically(folder / "b", "other").ok());
+  MappedFile mapped = MappedFile::open(folder / "a").take();
+  EXPECT_EQ(mapped.bytes(), "mapped");
+  MappedFile other = MappedFile::open(folder / "b").take();
+  other = std::move(mapped);
+  std::filesystem::remove(folder / "a");
+  EXPECT_EQ(other.bytes(), "mapped");
+}
+
+TEST(MappedFile, AnEmptyFileHasNoBytes) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(write_file_atomically(folder / "a", "").ok());
+  EXPECT_EQ(MappedFile::open(folder / "a").value().bytes().size(), 0u);
+}
+
+TEST(MappedFile, RefusesWhatIsNoFile) {
+  EXPECT_EQ(MappedFile::open("/no/such/file").error().message, "cannot read /no/such/file: No such file or directory");
+  EXPECT_EQ(MappedFile::open("/").error().message, "cannot read /: it is a folder, not a file");
+}
+
+}  // namespace
+}  // namespace thinpipe

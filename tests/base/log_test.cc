@@ -1,0 +1,33 @@
+#include "base/log.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace thinpipe {
+namespace {
+
+TEST(LogLevel, RefusesAnUnknownOneAndNamesTheKnown) {
+  try {
+    set_log_level("loud");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "log level 'loud' is not one of debug, info, warn, error");
+  }
+}
+
+TEST(LogLevel, KeepsLowerLinesOffStandardError) {
+  init_log();
+  set_log_level("warn");
+  testing::internal::CaptureStderr();
+  log_info("quiet {}", 1);
+  log_warn("heard {}", 2);
+  spdlog::default_logger()->flush();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("quiet"), std::string::npos) << said;
+  EXPECT_NE(said.find("heard 2"), std::string::npos) << said;
+  set_log_level("info");
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,103 @@
+// The plain values: checks on configs built in code, the division into stages, and the bounds' promise of no overflow.
+#include "config/run_config.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "config/keys.h"
+
+namespace thinpipe {
+namespace {
+
+TEST(Validate, AcceptsTheDefaults) { EXPECT_NO_THROW(validate(RunConfig{})); }
+
+TEST(Validate, NamesTheKeyOfAConfigBuiltInCode) {
+  RunConfig config;
+  config.train.seq_len = 0;
+  try {
+    validate(config);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "train.seq_len = 0: needs a whole number from 1 to 65536");
+  }
+}
+
+TEST(Validate, RefusesASeedThatTomlCannotHold) {
+  RunConfig config;
+  config.train.seed = std::numeric_limits<uint64_t>::max();
+  EXPECT_THROW(validate(config), UserError);
+}
+
+TEST(BlocksPerStage, DividesEvenlyWithTheRestEarly) {
+  RunConfig config;
+  config.model.blocks = 7;
+  config.pipeline.stages = 3;
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{3, 2, 2}));
+}
+
+TEST(BlocksPerStage, FollowsTheCuts) {
+  RunConfig config;
+  config.pipeline = {.stages = 2, .cuts = {1, 3}};
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{1, 3}));
+}
+
+TEST(BlocksPerStage, AlwaysSumsToTheBlocksAndLeavesNoStageEmpty) {
+  RunConfig config;
+  for (config.model.blocks = 1; config.model.blocks <= 24; ++config.model.blocks) {
+    for (config.pipeline.stages = 1; config.pipeline.stages <= config.model.blocks; ++config.pipeline.stages) {
+      const auto blocks = blocks_per_stage(config);
+      EXPECT_EQ(blocks.size(), static_cast<size_t>(config.pipeline.stages));
+      EXPECT_EQ(std::accumulate(blocks.begin(), blocks.end(), int64_t{0}), config.model.blocks);
+      EXPECT_TRUE(std::is_sorted(blocks.rbegin(), blocks.rend()));
+      EXPECT_GE(blocks.back(), 1);
+      EXPECT_LE(blocks.front() - blocks.back(), 1);
+    }
+  }
+}
+
+TEST(DefaultMlpWidth, IsEightThirdsRoundedUpTo32) {
+  EXPECT_EQ(default_mlp_width(256), 704);
+  EXPECT_EQ(default_mlp_width(384), 1024);
+  EXPECT_EQ(default_mlp_width(1), 32);
+  for (int64_t d = 1; d <= 4096; ++d) {
+    const int64_t width = default_mlp_width(d);
+    EXPECT_EQ(width % 32, 0);
+    EXPECT_GE(3 * width, 8 * d);
+    EXPECT_LT(3 * (width - 32), 8 * d);
+  }
+}
+
+// The largest whole number a key accepts.
+int64_t largest(const std::string& name) {
+  for (const Key& key : config_keys()) {
+    if (key.full() != name) continue;
+    int64_t low = std::get<int64_t>(key.get(RunConfig{}));
+    for (int64_t step = int64_t{1} << 61; step > 0; step /= 2) {
+      if (low <= std::numeric_limits<int64_t>::max() - step && key.accepts(low + step)) low += step;
+    }
+    return low;
+  }
+  return 0;
+}
+
+TEST(Bounds, NoProductOfValidValuesOverflows) {
+  using Wide = long double;  // 64 bits of mantissa: enough to compare magnitudes
+  const Wide limit = std::numeric_limits<int64_t>::max();
+  const Wide d = largest("model.d"), blocks = largest("model.blocks"), heads = largest("model.heads");
+  const Wide mlp = largest("model.mlp_width"), vocab = largest("data.vocab");
+  const Wide steps = largest("train.steps"), sequence = largest("train.seq_len");
+  const Wide micro = largest("train.microbatch"), count = largest("train.microbatches");
+  constexpr Wide kBytes = 8;
+  EXPECT_EQ(d, 65536);
+  EXPECT_LT(steps * count * micro * sequence, limit);                               // tokens of a run
+  EXPECT_LT(micro * sequence * vocab * kBytes, limit);                              // logits
+  EXPECT_LT(micro * heads * sequence * sequence * kBytes, limit);                   // attention scores
+  EXPECT_LT(micro * sequence * mlp * kBytes, limit);                                // activations
+  EXPECT_LT((blocks * (4 * d * d + 3 * d * mlp) + 2 * vocab * d) * kBytes, limit);  // parameters
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,51 @@
+#include "pipeline/run_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "config/config_file.h"
+#include "support/scratch.h"
+
+namespace thinpipe {
+namespace {
+
+TEST(RunFolder, HoldsTheConfigAsUsedAndAppendsMetrics) {
+  const test::ScratchFolder temp;
+  RunConfig config;
+  config.model.d = 128;
+  auto folder = RunFolder::create(temp.path() / "run", config).take();
+  folder.metrics().append({{"step", 1}, {"loss", 2.5}}).take();
+  folder.metrics().append({{"step", 2}}).take();
+  EXPECT_EQ(read_file(temp.path() / "run/metrics.jsonl").take(), "{\"step\":1,\"loss\":2.5}\n{\"step\":2}\n");
+  EXPECT_EQ(load_config(temp.path() / "run/config.toml").model.d, 128);
+}
+
+TEST(RunFolder, RefusesAFolderThatHoldsARun) {
+  const test::ScratchFolder temp;
+  RunFolder::create(temp.path() / "run", {}).take();
+  const auto again = RunFolder::create(temp.path() / "run", {});
+  ASSERT_FALSE(again.ok());
+  EXPECT_NE(again.error().message.find("already holds a run"), std::string::npos);
+}
+
+TEST(LineLog, TakesBackALineThatDoesNotFitOnTheDisk) {
+  const test::SmallDisk disk(8192);
+  if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
+  auto log = LineLog::create(disk.folder() / "metrics.jsonl").take();
+  Status status;
+  int lines = 0;
+  while (status.ok() && lines < 1000) {
+    status = log.append({{"step", lines}, {"text", std::string(100, 'x')}});
+    if (status.ok()) ++lines;
+  }
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("metrics.jsonl: No space left on device"), std::string::npos);
+  const auto text = read_file(disk.folder() / "metrics.jsonl").take();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), lines);
+  EXPECT_TRUE(text.ends_with("}\n"));
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,198 @@
+// Every kind of source, cut into documents, and every way a source can be wrong.
+#include "text/corpus.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <numeric>
+
+#include "support/scratch.h"
+#include "text/text_files.h"
+#include "text/utf8.h"
+
+namespace thinpipe {
+namespace {
+
+using test::documents;
+using test::ScratchFolder;
+using test::user_error;
+using test::write_file;
+using Documents = std::vector<std::string>;
+
+std::string joined(const Documents& parts) { return std::accumulate(parts.begin(), parts.end(), std::string()); }
+
+TEST(Corpus, CutsAPlainFileAtLineEndsAndLosesNothing) {
+  const ScratchFolder folder;
+  const std::string text = test::english(5000, 1);
+  write_file(folder / "a.txt", text);
+  const auto parts = documents(Corpus::open(folder / "a.txt"));
+  ASSERT_EQ(parts.size(), text.size() / (32 << 10) + 1);
+  EXPECT_EQ(joined(parts), text);
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    EXPECT_EQ(parts[i].back(), '\n');
+    EXPECT_GE(parts[i].size(), size_t{32 << 10});
+    EXPECT_LT(parts[i].size(), size_t{33 << 10});
+  }
+}
+
+TEST(Corpus, CutsAnEndlessLineBetweenCharacters) {
+  const ScratchFolder folder;
+  std::string text = "x";
+  while (text.size() < 300'000) text += "\U0001F600";
+  write_file(folder / "a.txt", text);
+  const auto parts = documents(Corpus::open(folder / "a.txt"));
+  EXPECT_EQ(joined(parts), text);
+  EXPECT_EQ(parts.size(), 5U);
+  for (const auto& part : parts) EXPECT_EQ(valid_utf8_prefix(part), part.size());
+}
+
+TEST(Corpus, KeepsEveryByteOfOddText) {
+  const ScratchFolder folder;
+  const std::string text = "\xEF\xBB\xBF  a\r\n\r\n\tb" + std::string(1, '\0') + "c\n\n\n";
+  write_file(folder / "a", text);
+  EXPECT_EQ(documents(Corpus::open(folder / "a")), Documents{text});
+}
+
+TEST(Corpus, ReadsOneDocumentPerJsonLine) {
+  const ScratchFolder folder;
+  write_file(folder / "a.jsonl",
+             "{\"text\": \"one\\ntwo \\u00e9 \\ud83d\\ude00\"}\r\n\n"
+             "{\"id\": [1, {\"text\": 5}], \"text\": \"three\", \"meta\": {\"text\": \"no\"}}\n"
+             "{\"text\": \"\"}\n  \n"
+             "{\"text\":\"last\"}");
+  EXPECT_EQ(documents(Corpus::open(folder / "a.jsonl")), (Documents{"one\ntwo \u00e9 \U0001F600", "three", "last"}));
+}
+
+TEST(Corpus, CutsALongJsonDocument) {
+  const ScratchFolder folder;
+  const std::string line(999, 'x');
+  std::string text;
+  while (text.size() < 600'000) text += line + "\n";
+  std::string escaped;
+  for (const char c : text) escaped += c == '\n' ? std::string("\\n") : std::string(1, c);
+  write_file(folder / "a.jsonl", "{\"text\": \"" + escaped + "\"}\n");
+  const auto parts = documents(Corpus::open(folder / "a.jsonl"));
+  EXPECT_EQ(parts.size(), 3U);
+  EXPECT_EQ(joined(parts), text);
+}
+
+TEST(Corpus, WalksAFolderInTheOrderOfPathsWithoutHiddenFiles) {
+  const ScratchFolder folder;
+  write_file(folder / "b.txt", "4");
+  write_file(folder / "a/z.txt", "2");
+  write_file(folder / "a/inner/x.md", "1");
+  write_file(folder / "a.jsonl", "{\"text\": \"0\"}\n");
+  write_file(folder / "b/c.jsonl", "{\"text\": \"5\"}\n{\"text\": \"6\"}\n");
+  write_file(folder / "b.empty", "");
+  write_file(folder / ".hidden.txt", "no");
+  write_file(folder / ".git/objects.txt", "no");
+  // Sorted as bytes: '.' comes before '/'.
+  EXPECT_EQ(documents(Corpus::open(folder.path())), (Documents{"0", "1", "2", "4", "5", "6"}));
+}
+
+TEST(Corpus, AFolderThatLinksToItselfEnds) {
+  const ScratchFolder folder;
+  write_file(folder / "a.txt", "text");
+  std::filesystem::create_directory_symlink(folder.path(), folder / "loop");
+  EXPECT_EQ(documents(Corpus::open(folder.path())), Documents{"text"});
+}
+
+TEST(Corpus, NamesFileLineAndByteOfInvalidUtf8) {
+  const ScratchFolder folder;
+  const std::string path = folder / "a.txt";
+  write_file(path, "good\nbad \xC3(\n");
+  EXPECT_EQ(documents(Corpus::open(path)),
+            Documents{"error: " + path + ": line 2 (byte 9): invalid UTF-8; the corpus must be UTF-8 text"});
+  // Far behind the first document, and cut off by the end of the file.
+  const std::string text = test::english(5000, 1);
+  write_file(path, text + "end \xF0\x9F\x98");
+  EXPECT_EQ(documents(Corpus::open(path)),
+            Documents{fmt::format("error: {}: line 5001 (byte {}): invalid UTF-8; the corpus must be UTF-8 text", path,
+                                  text.size() + 4)});
+}
+
+TEST(Corpus, AnErrorEndsTheReading) {
+  const ScratchFolder folder;
+  write_file(folder / "a.txt", "\xFF");
+  write_file(folder / "b.txt", "fine");
+  DocumentReader reader = Corpus::open(folder.path()).read();
+  std::string document;
+  EXPECT_FALSE(reader.next(document).ok());
+  const auto after = reader.next(document);
+  EXPECT_TRUE(after.ok() && !after.value());
+}
+
+TEST(Corpus, NamesTheJsonLineThatIsNoDocument) {
+  const ScratchFolder folder;
+  const std::string path = folder / "a.jsonl";
+  for (const std::string bad : {"{\"text\": 5}", "{\"txt\": \"a\"}", "[\"text\"]", "\"text\"", "{\"text\": \"a\"",
+                                "{\"text\": \"a\"} x", "plain words", "{\"text\": \"\\ud800\"}", "null"}) {
+    write_file(path, "{\"text\": \"fine\"}\n" + bad + "\n");
+    EXPECT_EQ(documents(Corpus::open(path)),
+              Documents{"error: " + path + ": line 2 (byte 17): not a JSON object with a string \"text\""})
+        << bad;
+  }
+  write_file(path, "{\"text\": \"fine\"}\n{\"text\": \"\xFF\"}\n");
+  EXPECT_EQ(documents(Corpus::open(path)),
+            Documents{"error: " + path + ": line 2 (byte 27): invalid UTF-8; the corpus must be UTF-8 text"});
+}
+
+TEST(Corpus, RefusesAJsonLineTooLongToHold) {
+  const ScratchFolder folder;
+  write_file(folder / "a.jsonl", "{\"text\": \"fine\"}\n");
+  // A hole of zeros: 65 MiB without a line end that take no space.
+  std::filesystem::resize_file(folder / "a.jsonl", 65 << 20);
+  const auto parts = documents(Corpus::open(folder / "a.jsonl"));
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0], "error: " + (folder / "a.jsonl").string() + ": line 2 (byte 17): the line is longer than 64 MiB");
+}
+
+TEST(Corpus, RefusesASourceThatIsNotThere) {
+  const ScratchFolder folder;
+  const std::string missing = folder / "no/such.txt";
+  EXPECT_EQ(user_error([&] { Corpus::open(missing); }),
+            "data.corpus = \"" + missing +
+                "\": No such file or directory; give \"kjv\", a text or .jsonl file, or a folder of them");
+  EXPECT_EQ(user_error([&] { Corpus::open(folder.path()); }),
+            "data.corpus: folder " + folder.path().string() + " holds no files");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(user_error([&] { Corpus::open(folder / "pipe"); }),
+            "data.corpus = \"" + (folder / "pipe").string() + "\" is neither a file nor a folder");
+}
+
+TEST(Corpus, NamesAFileItMayNotRead) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  const ScratchFolder folder;
+  write_file(folder / "a.txt", "text");
+  std::filesystem::permissions(folder / "a.txt", std::filesystem::perms::none);
+  EXPECT_EQ(documents(Corpus::open(folder / "a.txt")),
+            Documents{"error: cannot read " + (folder / "a.txt").string() + ": Permission denied"});
+}
+
+TEST(Corpus, NamesAFileThatVanished) {
+  const ScratchFolder folder;
+  write_file(folder / "a.txt", "text");
+  const Corpus corpus = Corpus::open(folder / "a.txt");
+  std::filesystem::remove(folder / "a.txt");
+  EXPECT_EQ(documents(corpus),
+            Documents{"error: cannot read " + (folder / "a.txt").string() + ": No such file or directory"});
+}
+
+std::string content_hash(const Documents& parts) {
+  ContentHash hash;
+  for (const auto& part : parts) hash.add(part);
+  return hash.hex();
+}
+
+TEST(ContentHash, TellsWhereDocumentsEnd) {
+  EXPECT_EQ(content_hash({"ab", "c"}), content_hash({"ab", "c"}));
+  EXPECT_NE(content_hash({"ab", "c"}), content_hash({"a", "bc"}));
+  EXPECT_NE(content_hash({"ab", "c"}), content_hash({"abc"}));
+  EXPECT_NE(content_hash({"ab", "c"}), content_hash({"c", "ab"}));
+  // sha256 of 01 00 00 00 00 00 00 00 61: part of the identity, so it must never change.
+  EXPECT_EQ(content_hash({"a"}), sha256_hex(std::string("\x01\0\0\0\0\0\0\0a", 9)));
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,352 @@
+// A corpus prepared from end to end: what lands in which split, what the identity depends on, and every interruption.
+#include "text/prepare.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/sha256.h"
+#include "support/scratch.h"
+#include "text/sampler.h"
+#include "text/text_files.h"
+#include "text/token_shard.h"
+#include "text/tokenizer.h"
+
+namespace thinpipe {
+namespace {
+
+namespace fs = std::filesystem;
+using test::english;
+using test::ScratchFolder;
+using test::user_error;
+using test::validation_of;
+using test::write_file;
+
+constexpr size_t kDocuments = 60;
+
+std::string jsonl(const std::vector<std::string>& texts) {
+  std::string lines;
+  for (const auto& text : texts) lines += nlohmann::json{{"text", text}}.dump() + "\n";
+  return lines;
+}
+
+std::vector<std::string> sixty_documents() {
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < kDocuments; ++i) texts.push_back(fmt::format("Document {}.\n", i) + english(8, i));
+  return texts;
+}
+
+struct Setting {
+  ScratchFolder folder;
+  DataConfig data;
+
+  explicit Setting(const std::string& content = jsonl(sixty_documents()), const std::string& name = "c.jsonl") {
+    write_file(folder / name, content);
+    data.corpus = folder / name;
+    data.vocab = 400;
+    data.val_fraction = 0.2;
+  }
+  fs::path cache() const { return folder / "cache"; }
+  PreparedCorpus prepare() const { return prepare_corpus(data, cache()); }
+  std::string error() const {
+    return user_error([&] { prepare(); });
+  }
+  size_t prepared_entries() const {
+    return fs::exists(cache() / "prepared")
+               ? static_cast<size_t>(std::distance(fs::directory_iterator(cache() / "prepared"), {}))
+               : 0;
+  }
+};
+
+std::vector<int32_t> all_tokens(const fs::path& path) {
+  const auto shard = TokenShard::open(path).take();
+  std::vector<int32_t> tokens(shard.size());
+  shard.read(0, tokens);
+  return tokens;
+}
+
+TEST(Prepare, PutsEveryDocumentIntoItsSplitInOrder) {
+  const Setting setting;
+  const auto corpus = setting.prepare();
+  const auto tokenizer = Tokenizer::load(corpus.tokenizer).take();
+  const auto texts = sixty_documents();
+  const auto val = validation_of(texts.size(), 0.2);
+  std::vector<int32_t> expected[2];
+  uint64_t bytes[2] = {0, 0};
+  uint64_t counts[2] = {0, 0};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const size_t side = val[i] ? 1 : 0;
+    expected[side].push_back(tokenizer.bos());
+    const auto ids = tokenizer.encode(texts[i]);
+    expected[side].insert(expected[side].end(), ids.begin(), ids.end());
+    bytes[side] += texts[i].size();
+    ++counts[side];
+  }
+  EXPECT_EQ(all_tokens(corpus.train), expected[0]);
+  EXPECT_EQ(all_tokens(corpus.val), expected[1]);
+  const Manifest& manifest = corpus.manifest;
+  EXPECT_EQ(manifest.train.text_bytes, bytes[0]);
+  EXPECT_EQ(manifest.val.text_bytes, bytes[1]);
+  EXPECT_EQ(manifest.train.documents, counts[0]);
+  EXPECT_EQ(manifest.val.documents, counts[1]);
+  EXPECT_EQ(manifest.train.tokens, expected[0].size());
+  EXPECT_EQ(manifest.val.tokens, expected[1].size());
+}
+
+TEST(Prepare, TrainingVisitsEachWindowOncePerEpochAndNoValidationText) {
+  const Setting setting;
+  const auto corpus = setting.prepare();
+  const auto shard = TokenShard::open(corpus.train).take();
+  const auto tokenizer = Tokenizer::load(corpus.tokenizer).take();
+  const int64_t seq_len = 16;
+  const TrainSampler sampler(corpus.id, 1, require_windows(shard.size(), seq_len, "training"));
+  for (uint64_t epoch = 0; epoch < 2; ++epoch) {
+    std::map<uint64_t, std::vector<int32_t>> inputs;  // by window
+    std::vector<int32_t> window(static_cast<size_t>(seq_len) + 1);
+    for (uint64_t i = 0; i < sampler.windows(); ++i) {
+      const uint64_t number = sampler.window(epoch * sampler.windows() + i);
+      read_window(shard, number, window);
+      EXPECT_TRUE(inputs.emplace(number, std::vector<int32_t>(window.begin(), window.end() - 1)).second);
+    }
+    std::vector<int32_t> seen;
+    for (const auto& [number, tokens] : inputs) seen.insert(seen.end(), tokens.begin(), tokens.end());
+    const auto whole = all_tokens(corpus.train);
+    EXPECT_EQ(seen, std::vector<int32_t>(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(seen.size())));
+    EXPECT_LE(whole.size() - seen.size(), 16U);
+    // Each document names itself.
+    const std::string text = tokenizer.decode(seen).take();
+    const auto val = validation_of(kDocuments, 0.2);
+    for (size_t i = 0; i < kDocuments; ++i) {
+      EXPECT_EQ(text.find(fmt::format("Document {}.\n", i)) == std::string::npos, val[i]) << i;
+    }
+  }
+}
+
+TEST(Prepare, TheTokenizerNeverSeesValidationText) {
+  const auto val = validation_of(kDocuments, 0.2);
+  auto texts = sixty_documents();
+  const Setting before(jsonl(texts));
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (val[i]) texts[i] = "\u0416\u0416\u0416 zzyzx qqqq zzyzx qqqq " + texts[i];
+  }
+  const Setting after(jsonl(texts));
+  const auto first = before.prepare();
+  const auto second = after.prepare();
+  EXPECT_EQ(first.manifest.tokenizer_sha256, second.manifest.tokenizer_sha256);
+  EXPECT_EQ(first.manifest.train.sha256, second.manifest.train.sha256);
+  EXPECT_NE(first.manifest.val.sha256, second.manifest.val.sha256);
+  EXPECT_NE(first.id, second.id);
+}
+
+TEST(Prepare, TheManifestDescribesItsFiles) {
+  const Setting setting;
+  const auto corpus = setting.prepare();
+  EXPECT_EQ(corpus.folder.parent_path(), setting.cache() / "prepared");
+  EXPECT_EQ(corpus.vocab, 400);
+  EXPECT_EQ(corpus.id, sha256_hex(read_file(corpus.folder / "manifest.json").take()));
+  EXPECT_EQ(corpus.manifest.train.sha256, sha256_hex(read_file(corpus.train).take()));
+  EXPECT_EQ(corpus.manifest.val.sha256, sha256_hex(read_file(corpus.val).take()));
+  EXPECT_EQ(corpus.manifest.tokenizer_sha256, sha256_hex(read_file(corpus.tokenizer).take()));
+  EXPECT_EQ(corpus.manifest.val_fraction, 0.2);
+  const auto tokens = all_tokens(corpus.train);
+  std::map<int32_t, double> counts;
+  for (const int32_t token : tokens) ++counts[token];
+  double entropy = 0;
+  for (const auto& [token, count] : counts) {
+    entropy -= count / static_cast<double>(tokens.size()) * std::log(count / static_cast<double>(tokens.size()));
+  }
+  EXPECT_NEAR(corpus.manifest.train_unigram_entropy, entropy, 1e-6);
+  EXPECT_TRUE(TokenShard::open(corpus.train).take().check_ids_below(corpus.vocab).ok());
+}
+
+TEST(Prepare, TheSecondCallOnlyReadsTheSource) {
+  const Setting setting;
+  const auto first = setting.prepare();
+  const auto written = fs::last_write_time(first.folder);
+  const auto touched = fs::last_write_time(first.folder.parent_path());
+  std::set<std::string> phases;
+  const auto second = prepare_corpus(setting.data, setting.cache(),
+                                     [&](std::string_view phase, uint64_t, uint64_t) { phases.emplace(phase); });
+  EXPECT_EQ(second.id, first.id);
+  EXPECT_EQ(phases, std::set<std::string>{"reading the corpus"});
+  EXPECT_EQ(fs::last_write_time(second.folder), written);
+  // Not even a lock: the cache may be one that can only be read.
+  EXPECT_EQ(fs::last_write_time(second.folder.parent_path()), touched);
+  EXPECT_EQ(setting.prepared_entries(), 1U);
+}
+
+TEST(Prepare, TheIdentityDependsOnContentAndSettingsNotOnPlaces) {
+  const Setting here;
+  const Setting there(jsonl(sixty_documents()), "elsewhere.jsonl");
+  const std::string id = here.prepare().id;
+  EXPECT_EQ(there.prepare().id, id);
+  // In one cache, where settings that share a key would find each other's folder.
+  Setting changed;
+  EXPECT_EQ(changed.prepare().id, id);
+  changed.data.val_fraction = 0.3;
+  EXPECT_NE(changed.prepare().id, id);
+  changed.data.val_fraction = 0.2;
+  changed.data.vocab = 401;
+  EXPECT_NE(changed.prepare().id, id);
+  changed.data.vocab = 400;
+  auto texts = sixty_documents();
+  texts[5] += "!";
+  write_file(changed.data.corpus, jsonl(texts));
+  EXPECT_NE(changed.prepare().id, id);
+}
+
+TEST(Prepare, MakesADamagedFolderAgain) {
+  const Setting setting;
+  const auto good = setting.prepare();
+  const std::string train = read_file(good.train).take();
+  const std::string manifest = read_file(good.folder / "manifest.json").take();
+  const auto damage = [&](const std::string& name, const std::string& bytes) {
+    write_file(good.folder / name, bytes);
+    EXPECT_FALSE(open_prepared(good.folder).ok()) << name;
+    EXPECT_EQ(setting.prepare().id, good.id) << name;
+    EXPECT_TRUE(open_prepared(good.folder).ok()) << name;
+    EXPECT_EQ(setting.prepared_entries(), 1U);
+  };
+  damage("train.bin", train.substr(0, train.size() - 2));
+  damage("train.bin", read_file(good.val).take());
+  damage("manifest.json", manifest.substr(0, manifest.size() / 2));
+  damage("manifest.json", "");
+  damage("tokenizer.model", "x");
+  fs::remove(good.val);
+  EXPECT_EQ(setting.prepare().id, good.id);
+}
+
+TEST(Prepare, RemovesWhatAKilledProcessLeft) {
+  const Setting setting;
+  const auto corpus = setting.prepare();
+  const std::string key = corpus.folder.filename();
+  fs::remove_all(corpus.folder);
+  write_file(setting.cache() / "prepared" / ("." + key + ".partial-Ab12Cd") / "train.bin.partial-xyz", "half");
+  EXPECT_EQ(setting.prepare().id, corpus.id);
+  EXPECT_EQ(setting.prepared_entries(), 1U);
+}
+
+TEST(Prepare, ProcessesAtOnceAgree) {
+  const Setting setting;
+  const std::string id = Setting().prepare().id;
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      int code = 1;
+      try {
+        code = setting.prepare().id == id ? 0 : 2;
+      } catch (...) {
+      }
+      ::_exit(code);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(setting.prepared_entries(), 1U);
+}
+
+TEST(Prepare, TakesATokenizerItIsGiven) {
+  const Setting first;
+  const auto trained = first.prepare();
+  Setting second(jsonl({english(50, 7), english(50, 8), english(50, 9)}));
+  second.data.tokenizer = trained.tokenizer;
+  const auto corpus = second.prepare();
+  EXPECT_EQ(corpus.manifest.tokenizer_sha256, trained.manifest.tokenizer_sha256);
+  EXPECT_EQ(read_file(corpus.tokenizer).take(), read_file(trained.tokenizer).take());
+
+  second.data.vocab = 4096;
+  EXPECT_EQ(second.error(), fmt::format("data.vocab = 4096, but data.tokenizer {} has 400 pieces; set data.vocab = 400",
+                                        second.data.tokenizer));
+  second.data.tokenizer = second.folder / "no.model";
+  EXPECT_EQ(second.error(), "data.tokenizer: cannot read " + second.data.tokenizer + ": No such file or directory");
+  second.data.tokenizer = second.data.corpus;
+  EXPECT_EQ(second.error(), "data.tokenizer: " + second.data.corpus + ": not a complete sentencepiece model");
+}
+
+TEST(Prepare, CutsASmallCorpusFineEnoughToSplit) {
+  for (const auto& [content, name] :
+       {std::pair{english(200, 1), std::string("a.txt")}, std::pair{jsonl({english(200, 1)}), std::string("a.jsonl")},
+        std::pair{english(4000, 1), std::string("b.txt")}}) {
+    Setting setting(content, name);
+    setting.data.val_fraction = 0.1;
+    const auto corpus = setting.prepare();
+    const auto& [train, val] = std::pair{corpus.manifest.train, corpus.manifest.val};
+    EXPECT_GE(train.documents + val.documents, 20U);
+    EXPECT_GE(val.documents, 1U);
+    const double share = static_cast<double>(val.text_bytes) / static_cast<double>(val.text_bytes + train.text_bytes);
+    EXPECT_GT(share, 0.01);
+    EXPECT_LT(share, 0.3);
+    // Nothing lost: the bytes of the text itself.
+    EXPECT_EQ(train.text_bytes + val.text_bytes, english(name == "b.txt" ? 4000 : 200, 1).size());
+  }
+}
+
+TEST(Prepare, RefusesACorpusWithoutText) {
+  EXPECT_EQ(Setting("", "a.txt").error().substr(0, 15), "data.corpus = \"");
+  EXPECT_TRUE(Setting("", "a.txt").error().ends_with("a.txt\" holds no text"));
+  EXPECT_TRUE(Setting("\n\n{\"text\": \"\"}\n").error().ends_with("c.jsonl\" holds no text"));
+  EXPECT_TRUE(Setting("ab", "a.txt").error().ends_with("has 2 bytes of text, too little to set validation text aside"));
+}
+
+TEST(Prepare, PassesOnWhatIsWrongWithTheSource) {
+  const Setting setting("fine\n\xFF\n", "a.txt");
+  EXPECT_EQ(setting.error(), setting.data.corpus + ": line 2 (byte 5): invalid UTF-8; the corpus must be UTF-8 text");
+  EXPECT_EQ(setting.prepared_entries(), 0U);
+  Setting large_vocab;
+  large_vocab.data.vocab = 50000;
+  EXPECT_TRUE(large_vocab.error().starts_with("data.vocab = 50000 is more than the training text can fill; "));
+  EXPECT_EQ(large_vocab.prepared_entries(), 0U);
+  Setting fraction;
+  fraction.data.val_fraction = 1;
+  EXPECT_EQ(fraction.error(), "data.val_fraction = 1 must be at least 0 and below 1");
+}
+
+TEST(Prepare, NoticesASourceThatChangesUnderIt) {
+  const Setting setting;
+  bool changed = false;
+  const auto change = [&](std::string_view phase, uint64_t, uint64_t) {
+    if (phase != "training the tokenizer" || std::exchange(changed, true)) return;
+    auto texts = sixty_documents();
+    texts[40] += "!";
+    write_file(setting.data.corpus, jsonl(texts));
+  };
+  EXPECT_EQ(user_error([&] { prepare_corpus(setting.data, setting.cache(), change); }),
+            "data.corpus = \"" + setting.data.corpus + "\" changed while it was read; try again");
+  EXPECT_TRUE(changed);
+  EXPECT_EQ(setting.prepared_entries(), 0U);
+}
+
+TEST(Prepare, AFullDiskLeavesNothingHalfWritten) {
+  const Setting setting;
+  // Room for the tokenizer but not for the shards; then not even for that.
+  for (const size_t bytes : {32 << 10, 12 << 10}) {
+    const test::SmallDisk disk(bytes);
+    if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
+    const fs::path cache = disk.folder() / "cache";
+    const std::string said = user_error([&] { prepare_corpus(setting.data, cache); });
+    EXPECT_TRUE(said.ends_with("No space left on device")) << said;
+    EXPECT_TRUE(!fs::exists(cache / "prepared") || fs::is_empty(cache / "prepared"));
+  }
+}
+
+TEST(Prepare, NamesACacheItCannotWriteTo) {
+  const Setting setting;
+  write_file(setting.folder / "file", "x");
+  const std::string said = user_error([&] { prepare_corpus(setting.data, setting.folder / "file"); });
+  EXPECT_TRUE(said.starts_with("cannot create folder " + (setting.folder / "file/prepared").string())) << said;
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,155 @@
+// The shard format byte by byte, and files that are not one.
+#include "text/token_shard.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "support/scratch.h"
+#include "text/text_files.h"
+
+namespace thinpipe {
+namespace {
+
+using test::ScratchFolder;
+
+std::string shard_bytes(std::span<const int32_t> tokens, int64_t vocab) {
+  const ScratchFolder folder;
+  auto writer = TokenShardWriter::create(folder / "x.bin", vocab).take();
+  writer.append(tokens).take();
+  writer.finish().take();
+  return read_file(folder / "x.bin").take();
+}
+
+std::string refusal(std::string_view bytes) {
+  // A copy of exactly that size, so that a read past the end is caught by the sanitizer.
+  const std::vector<char> exact(bytes.begin(), bytes.end());
+  const auto parsed = TokenShardView::parse({exact.data(), exact.size()}, "x.bin");
+  return parsed ? "(accepted)" : parsed.error().message;
+}
+
+const std::vector<int32_t> kTokens = {0, 1, 2, 300, 4095, 7};
+
+TEST(TokenShard, WritesTheFormatOfLlmC) {
+  std::string expected(1024, '\0');
+  const int32_t header[] = {20240520, 1, 3};
+  std::memcpy(expected.data(), header, sizeof header);
+  const std::vector<int32_t> tokens = {1, 0x1234, 65535};
+  EXPECT_EQ(shard_bytes(tokens, 65536), expected + std::string("\x01\x00\x34\x12\xFF\xFF", 6));
+
+  const int32_t wide_header[] = {20240801, 7, 3};
+  std::memcpy(expected.data(), wide_header, sizeof wide_header);
+  EXPECT_EQ(shard_bytes(tokens, 65537), expected + std::string("\x01\x00\x00\x00\x34\x12\x00\x00\xFF\xFF\x00\x00", 12));
+}
+
+TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
+  for (const int64_t vocab : {4096, 100'000}) {
+    const ScratchFolder folder;
+    auto writer = TokenShardWriter::create(folder / "x.bin", vocab).take();
+    std::vector<int32_t> tokens;
+    const CounterRng rng(1, "tokens");
+    // More than the writer holds back before it writes.
+    for (uint64_t i = 0; i < 700'000; ++i) tokens.push_back(static_cast<int32_t>(rng.below(vocab, i)));
+    for (size_t start = 0; start < tokens.size(); start += 99'999) {
+      writer.append(std::span(tokens).subspan(start, std::min<size_t>(99'999, tokens.size() - start))).take();
+    }
+    EXPECT_EQ(writer.size(), tokens.size());
+    writer.finish().take();
+    EXPECT_EQ(folder.file_count(), 1U);
+
+    const auto shard = TokenShard::open(folder / "x.bin").take();
+    ASSERT_EQ(shard.size(), tokens.size());
+    std::vector<int32_t> all(tokens.size());
+    shard.read(0, all);
+    EXPECT_EQ(all, tokens);
+    std::vector<int32_t> part(3);
+    shard.read(tokens.size() - 3, part);
+    EXPECT_EQ(part, std::vector<int32_t>(tokens.end() - 3, tokens.end()));
+    EXPECT_EQ(shard.token(12345), static_cast<uint32_t>(tokens[12345]));
+    shard.read(tokens.size(), {});
+  }
+}
+
+TEST(TokenShard, MayBeEmpty) { EXPECT_EQ(refusal(shard_bytes({}, 10)), "(accepted)"); }
+
+TEST(TokenShard, UnfinishedLeavesNothing) {
+  const ScratchFolder folder;
+  {
+    auto writer = TokenShardWriter::create(folder / "x.bin", 4096).take();
+    writer.append(kTokens).take();
+  }
+  EXPECT_EQ(folder.file_count(), 0U);
+}
+
+TEST(TokenShard, EveryTruncationAndExtensionIsRefused) {
+  for (const int64_t vocab : {4096, 100'000}) {
+    const std::string good = shard_bytes(kTokens, vocab);
+    for (size_t length = 0; length < good.size(); ++length) {
+      ASSERT_TRUE(refusal(good.substr(0, length)).starts_with("x.bin: not a token shard: ")) << length;
+    }
+    EXPECT_TRUE(refusal(good + '\0').starts_with("x.bin: not a token shard: "));
+  }
+}
+
+TEST(TokenShard, EveryChangeOfTheHeaderIsRefused) {
+  const std::string good = shard_bytes(kTokens, 4096);
+  ASSERT_EQ(refusal(good), "(accepted)");
+  for (size_t offset = 0; offset < kShardHeaderBytes; ++offset) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = good;
+      changed[offset] = static_cast<char>(changed[offset] ^ (1 << bit));
+      ASSERT_NE(refusal(changed), "(accepted)") << offset << " " << bit;
+    }
+  }
+}
+
+TEST(TokenShard, SaysWhatIsWrongWithAFile) {
+  const std::string good = shard_bytes(kTokens, 4096);
+  const auto with = [&](size_t index, int32_t value) {
+    std::string changed = good;
+    std::memcpy(changed.data() + 4 * index, &value, sizeof value);
+    return refusal(changed);
+  };
+  EXPECT_EQ(refusal("hello"), "x.bin: not a token shard: 5 bytes, and the header alone has 1024");
+  EXPECT_EQ(refusal(std::string(2000, 'a')), "x.bin: not a token shard: magic is 1633771873, not 20240520 or 20240801");
+  EXPECT_EQ(with(1, 2), "x.bin: not a token shard: version is 2; with magic 20240520 only 1 is known");
+  EXPECT_EQ(with(2, -1), "x.bin: not a token shard: the header counts -1 tokens");
+  EXPECT_EQ(with(2, 7), "x.bin: not a token shard: 1036 bytes, where the header's 7 tokens make 1038");
+  // The largest count there is must not wrap around to something that fits.
+  EXPECT_EQ(with(2, INT32_MAX),
+            "x.bin: not a token shard: 1036 bytes, where the header's 2147483647 tokens make 4294968318");
+  EXPECT_EQ(with(255, 1), "x.bin: not a token shard: the header's unused part is not zero");
+}
+
+TEST(TokenShard, NamesTheFirstIdBeyondTheVocabulary) {
+  const std::string narrow = shard_bytes(kTokens, 4096);
+  const auto view = TokenShardView::parse(narrow, "x.bin").take();
+  EXPECT_TRUE(view.check_ids_below(4096).ok());
+  EXPECT_EQ(view.check_ids_below(300).error().message,
+            "x.bin: token 300 at position 3 is not below the vocabulary of 300");
+  std::string wide = shard_bytes(kTokens, 100'000);
+  wide[1024 + 4 * 4 + 3] = '\xFF';  // an id that is negative as an int32
+  EXPECT_EQ(TokenShardView::parse(wide, "x.bin").take().check_ids_below(100'000).error().message,
+            "x.bin: token 4278194175 at position 4 is not below the vocabulary of 100000");
+}
+
+TEST(TokenShard, NamesAFileItCannotOpen) {
+  const ScratchFolder folder;
+  EXPECT_EQ(TokenShard::open(folder / "no.bin").error().message,
+            "cannot read " + (folder / "no.bin").string() + ": No such file or directory");
+  EXPECT_FALSE(TokenShard::open(folder.path()).ok());
+  EXPECT_FALSE(TokenShardWriter::create(folder / "no/x.bin", 10).ok());
+}
+
+TEST(TokenShardDeathTest, RefusesWhatOnlyAFaultOfOursCanAsk) {
+  const std::string bytes = shard_bytes(kTokens, 4096);
+  const auto view = TokenShardView::parse(bytes, "x.bin").take();
+  std::vector<int32_t> out(4);
+  EXPECT_DEATH(view.token(6), "token 6 of a shard of 6");
+  EXPECT_DEATH(view.read(3, out), "tokens 3 to 7 of a shard of 6");
+  EXPECT_DEATH(view.read(UINT64_MAX, out), "of a shard of 6");
+  EXPECT_DEATH(shard_bytes(kTokens, 4095), "token 4095 is not below");
+}
+
+}  // namespace
+}  // namespace thinpipe

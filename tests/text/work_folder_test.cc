@@ -1,0 +1,84 @@
+#include "text/work_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "support/scratch.h"
+#include "text/text_files.h"
+
+namespace thinpipe {
+namespace {
+
+using test::ScratchFolder;
+using test::write_file;
+
+TEST(WorkFolder, AppearsWholeOrNotAtAll) {
+  const ScratchFolder folder;
+  {
+    auto work = WorkFolder::create(folder / "target").take();
+    write_file(work.path() / "inner/a", "a");
+    EXPECT_FALSE(std::filesystem::exists(folder / "target"));
+  }
+  EXPECT_EQ(folder.file_count(), 0U);
+  {
+    auto work = WorkFolder::create(folder / "target").take();
+    write_file(work.path() / "a", "new");
+    work.publish().take();
+  }
+  EXPECT_EQ(read_file(folder / "target/a").take(), "new");
+  EXPECT_EQ(folder.file_count(), 1U);
+}
+
+TEST(WorkFolder, ReplacesWhatIsThereAndRemovesWhatAKilledProcessLeft) {
+  const ScratchFolder folder;
+  write_file(folder / "target/old", "old");
+  write_file(folder / ".target.partial-abcdef/train.bin", "half");
+  write_file(folder / ".other.partial-abcdef/train.bin", "of another");
+  auto work = WorkFolder::create(folder / "target").take();
+  write_file(work.path() / "a", "new");
+  work.publish().take();
+  EXPECT_EQ(folder.file_count(), 2U);
+  EXPECT_FALSE(std::filesystem::exists(folder / "target/old"));
+  EXPECT_TRUE(std::filesystem::exists(folder / ".other.partial-abcdef"));
+}
+
+TEST(WorkFolder, NamesAPlaceItCannotWriteTo) {
+  const ScratchFolder folder;
+  EXPECT_FALSE(WorkFolder::create(folder / "no/target").ok());
+  EXPECT_FALSE(FileLock::acquire(folder / "no/lock", [] {}).ok());
+}
+
+TEST(FileLock, LetsOneInAtATimeAndLeavesNoFile) {
+  const ScratchFolder folder;
+  std::atomic<int> inside{0};
+  std::atomic<int> turns{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int turn = 0; turn < 200; ++turn) {
+        const auto lock = FileLock::acquire(folder / "lock", [] {}).take();
+        EXPECT_EQ(++inside, 1);
+        ++turns;
+        --inside;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(turns, 800);
+  EXPECT_EQ(folder.file_count(), 0U);
+}
+
+TEST(FileLock, SaysWhenItHasToWait) {
+  const ScratchFolder folder;
+  auto first = std::make_unique<FileLock>(FileLock::acquire(folder / "lock", [] { FAIL(); }).take());
+  bool waited = false;
+  const auto second = FileLock::acquire(folder / "lock", [&] {
+                        waited = true;
+                        first.reset();
+                      }).take();
+  EXPECT_TRUE(waited);
+}
+
+}  // namespace
+}  // namespace thinpipe
