@@ -8,5 +8,7 @@ class App;
 namespace thinpipe {
 
 void add_train_command(CLI::App& app);
+void add_lab_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
 
 }  // namespace thinpipe

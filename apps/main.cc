@@ -1,11 +1,55 @@
 // thinpipe: one program. Exit codes: 0 done; 2 something the person can mend, said in one line; 1 a fault of ours.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/nearest.h"
 #include "commands.h"
+
+namespace {
+
+// Says it in one line, whatever the message holds: libtorch puts a stack behind its own, a path may have line ends in it.
+void complain(std::string_view message) {
+  for (const std::string_view stack : {"\nException raised from", "\nframe #"}) {
+    message = message.substr(0, message.find(stack));
+  }
+  std::string line;
+  for (const char character : message) {
+    const auto byte = static_cast<unsigned char>(character);
+    line += byte < 0x20 || byte == 0x7f ? fmt::format("\\u{:04x}", byte) : std::string(1, character);
+  }
+  fmt::print(stderr, "thinpipe: {}\n", line);
+}
+
+// CLI11 asks for a command without saying what it got instead.
+std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
+  const auto words = app.remaining();
+  if (!app.get_subcommands().empty() || words.empty()) return fmt::format("{}; see thinpipe --help", error.what());
+  if (words[0].starts_with('-')) return fmt::format("unknown option {}; see thinpipe --help", words[0]);
+  std::vector<std::string> names;
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  const auto near = thinpipe::nearest(words[0], names);
+  if (!near.empty()) return fmt::format("unknown command {}: did you mean {}?", words[0], near);
+  return fmt::format("unknown command {}: the commands are {}", words[0], fmt::join(names, ", "));
+}
+
+// std::bad_alloc, or what libtorch throws in its place.
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         std::string_view(error.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   thinpipe::init_log();
@@ -15,19 +59,25 @@ int main(int argc, char** argv) {
   app.add_option("--log-level", log_level, "debug, info, warn or error")->capture_default_str();
   app.parse_complete_callback([&] { thinpipe::set_log_level(log_level); });
   thinpipe::add_train_command(app);
+  thinpipe::add_lab_command(app);
+  thinpipe::add_bench_command(app);
   try {
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "thinpipe: {}; see thinpipe --help\n", error.what());
+    complain(usage_fault(app, error));
     return 2;
   } catch (const thinpipe::UserError& error) {
-    fmt::print(stderr, "thinpipe: {}\n", error.what());
+    complain(error.what());
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "thinpipe: internal fault: {}\n", error.what());
+    if (is_out_of_memory(error)) {
+      complain("not enough memory for this run: lower model.d, model.blocks, train.microbatch or train.seq_len");
+      return 2;
+    }
+    complain(fmt::format("internal fault: {}", error.what()));
     return 1;
   }
 }

@@ -13,9 +13,10 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "pipeline/batches.h"
+#include "pipeline/in_process.h"
 #include "pipeline/progress.h"
 #include "pipeline/run_folder.h"
-#include "pipeline/in_process.h"
+#include "pipeline/stage_worker.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -24,7 +25,7 @@ namespace {
 struct TrainOptions {
   std::string config;
   std::vector<std::string> overrides;
-  int64_t steps = -1;
+  std::string steps;
   std::string device;
   std::string run_dir;
   bool in_process = false;
@@ -32,10 +33,12 @@ struct TrainOptions {
 
 RunConfig config_from(const TrainOptions& options) {
   auto overrides = options.overrides;
-  if (options.steps >= 0) overrides.push_back(fmt::format("train.steps={}", options.steps));
+  if (!options.steps.empty()) overrides.push_back("train.steps=" + options.steps);
   if (!options.device.empty()) overrides.push_back("train.device=" + options.device);
-  const auto config = options.config.empty() ? parse_config("", "the defaults", overrides) : load_config(options.config, overrides);
+  const auto config =
+      options.config.empty() ? parse_config("", "the command line", overrides) : load_config(options.config, overrides);
   check_pack(config);
+  device_of(config.train);  // refuses one this build does not have before anything is prepared for it
   return config;
 }
 
@@ -99,7 +102,7 @@ void add_train_command(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a model on this machine");
   command->add_option("config", options->config, "TOML file (docs/config.md); none: the default small model");
   command->add_option("--set", options->overrides, "override a key: --set model.d=512")->expected(1)->take_all();
-  command->add_option("--steps", options->steps, "same as --set train.steps=N")->check(CLI::NonNegativeNumber);
+  command->add_option("--steps", options->steps, "same as --set train.steps=N");
   command->add_option("--device", options->device, "cpu, cuda or cuda:N");
   command->add_option("--run-dir", options->run_dir, "where the run's files go; none: a new folder in the data directory");
   command->add_flag("--in-process", options->in_process, "all stages in this process");

@@ -80,6 +80,7 @@ std::string format_rate(uint64_t bits_per_second) {
 }
 
 std::string format_duration(Duration duration) {
+  if (duration.count() == 0) return "0s";
   const auto ns = static_cast<double>(duration.count());
   if (ns >= 3600e9) return fmt::format("{}h{:02d}m", duration.count() / 3'600'000'000'000, duration.count() / 60'000'000'000 % 60);
   if (ns >= 60e9) return fmt::format("{}m{:02d}s", duration.count() / 60'000'000'000, duration.count() / 1'000'000'000 % 60);

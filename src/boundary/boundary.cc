@@ -77,14 +77,14 @@ class PackedBoundary final : public Boundary {
 
 }  // namespace
 
-std::unique_ptr<Boundary> make_boundary(const RunConfig& config, int64_t vocab, int64_t first_block, int64_t cut,
+std::unique_ptr<Boundary> make_boundary(const RunConfig& config, int64_t vocab, int64_t cut,
                                         const at::TensorOptions& options) {
-  return std::make_unique<PackedBoundary>(config, vocab, config.model.stream_width(first_block), cut, options);
+  return std::make_unique<PackedBoundary>(config, vocab, config.model.boundary_width(), cut, options);
 }
 
 void check_pack(const RunConfig& config) {
   const bool subspace = config.model.is_subspace();
-  const int64_t width = subspace ? config.model.subspace.rank : config.model.d;
+  const int64_t width = config.model.boundary_width();
   const auto problem = pack_problem(config.boundary.pack, width);
   if (problem.empty() || config.pipeline.stages == 1) return;
   throw UserError(fmt::format("boundary.pack = \"{}\" with {} = {}: {}", to_string(config.boundary.pack),

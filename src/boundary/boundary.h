@@ -44,9 +44,9 @@ class Boundary {
   virtual size_t backward_bytes(int64_t sequences) const = 0;
 };
 
-// The boundary that precedes block `first_block` of the config's model: coordinates (k wide) in a subspace model, x (d wide)
-// in a dense one, in the config's pack. `cut` numbers it from 0. Tensors are decoded with `options`.
-std::unique_ptr<Boundary> make_boundary(const RunConfig& config, int64_t vocab, int64_t first_block, int64_t cut,
+// Cut number `cut` (from 0) of the config's model: coordinates (k wide) in a subspace model, x (d wide) in a dense one, in
+// the config's pack. Tensors are decoded with `options`.
+std::unique_ptr<Boundary> make_boundary(const RunConfig& config, int64_t vocab, int64_t cut,
                                         const at::TensorOptions& options);
 
 // Throws UserError when the width of what would be sent does not fit the pack.

@@ -71,8 +71,8 @@ struct ModelConfig {
   bool is_subspace() const { return mode == ModelMode::kSubspace; }
   // The first block that carries x instead of coordinates.
   int64_t first_dense_block() const { return is_subspace() ? blocks - subspace.full_rank_tail : 0; }
-  // Width of what the stream carries into block `index`: k or d.
-  int64_t stream_width(int64_t index) const { return index < first_dense_block() ? subspace.rank : d; }
+  // Width of what crosses any cut: the last stage lifts to x itself, so up to there it is k.
+  int64_t boundary_width() const { return is_subspace() ? subspace.rank : d; }
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace thinpipe {
@@ -42,12 +43,18 @@ class Reference {
         x = x - e + next;  // the same coordinates on another anchor
         e = next;
       }
+      if (block == std::min(config_.first_dense_block(), config_.blocks - 1)) {
+        tap_ = x;
+        tap_.retain_grad();
+      }
       const bool split = block < config_.first_dense_block() && config_.subspace.norm == NormForm::kSplit;
       x = run_block(x, split ? e : at::Tensor(), block);
     }
     const auto logits = (norm(x, config_.norm_eps) * weights_.at("final_norm")).matmul(weights_.at("head"));
     return at::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, length).flatten(), {}, at::Reduction::Sum);
   }
+
+  const at::Tensor& tap() const { return tap_; }  // with its gradient, after the loss was sent backward
 
  private:
   at::Tensor position_part(int64_t length) const {
@@ -111,6 +118,7 @@ class Reference {
   const ModelConfig& config_;
   const TensorMap& weights_;
   at::Tensor t_fixed_;
+  at::Tensor tap_;
 };
 
 }  // namespace
@@ -134,11 +142,13 @@ ReferenceResult reference_gradients(const ModelConfig& config, const TensorMap& 
   TensorMap leaves;
   for (const auto& [name, value] : weights) leaves[name] = value.detach().clone().set_requires_grad(true);
   Reference reference(config, leaves, t_fixed);
-  ReferenceResult result{0, {}};
+  ReferenceResult result{0, {}, at::zeros({config.d, config.d}, weights.at("head").options())};
   for (const auto& batch : tokens) {
     const auto loss = reference.loss_sum(batch);
     result.loss_sum += loss.item<double>();
     (loss * loss_scale).backward();
+    const auto g = reference.tap().grad().flatten(0, 1);
+    result.second_moment += g.t().mm(g);
   }
   for (const auto& [name, leaf] : leaves) {
     result.gradients[name] = leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf).detach();

@@ -23,6 +23,7 @@ TensorMap materialise(const ModelConfig& config, const TensorMap& parameters, co
 struct ReferenceResult {
   double loss_sum;
   TensorMap gradients;  // of loss_scale * loss_sum, by the names in `weights`
+  at::Tensor second_moment;  // (d, d) sum of G^T G at the tap: the stream entering block L - n (L - 1 when n = 0)
 };
 
 // weights: from materialise(), or of a dense model. t_fixed: (V, d), undefined for a dense model. tokens: (B, T+1) each.

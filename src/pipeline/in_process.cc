@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
@@ -24,7 +25,7 @@ Schedule schedule_for(const RunConfig& config) {
 
 int threads_for(const RunConfig& config) {
   if (config.train.threads > 0) return static_cast<int>(config.train.threads);
-  return config.pipeline.stages == 1 ? at::get_num_threads() : 1;
+  return config.pipeline.stages == 1 ? static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) : 1;
 }
 
 }  // namespace

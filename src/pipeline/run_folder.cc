@@ -64,6 +64,8 @@ Status LineLog::append(const nlohmann::ordered_json& line) {
 
 Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
   auto folder = path;
+  std::error_code ignored;
+  const bool was_there = !path.empty() && std::filesystem::exists(path, ignored);
   if (folder.empty()) {
     auto claimed = claim_new_folder();
     if (!claimed) return claimed.error();
@@ -71,13 +73,17 @@ Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const Run
   } else if (auto status = make_directories(folder); !status) {
     return status.error();
   }
-  if (std::filesystem::exists(folder / "metrics.jsonl")) {
-    return Error{fmt::format("{} already holds a run; give another folder", folder.string())};
+  for (const char* name : {"config.toml", "metrics.jsonl", "model.safetensors"}) {
+    if (std::filesystem::exists(folder / name, ignored)) {
+      return Error{fmt::format("{} already holds a run ({}); give another folder", folder.string(), name)};
+    }
   }
-  if (auto status = write_file_atomically(folder / "config.toml", to_toml(config)); !status) return status.error();
-  auto metrics = LineLog::create(folder / "metrics.jsonl");
-  if (!metrics) return metrics.error();
-  return RunFolder(folder, std::move(metrics.value()));
+  const auto written = write_file_atomically(folder / "config.toml", to_toml(config));
+  auto metrics = written ? LineLog::create(folder / "metrics.jsonl") : Result<LineLog>(written.error());
+  if (metrics) return RunFolder(folder, std::move(metrics.value()));
+  if (written) std::filesystem::remove(folder / "config.toml", ignored);
+  if (!was_there) std::filesystem::remove(folder, ignored);
+  return metrics.error();
 }
 
 }  // namespace thinpipe

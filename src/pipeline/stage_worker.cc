@@ -38,8 +38,8 @@ StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace plac
       stage_(config.model, vocab, place.range, config.train.precision, config.train.seed, device_of(config.train)),
       optimizer_(config.optim, config.train.steps, stage_.parameters()) {
   const auto cut = static_cast<int64_t>(place.number);
-  if (place.previous != nullptr) before_ = make_boundary(config, vocab, place.range.first, cut - 1, stage_.options());
-  if (place.next != nullptr) after_ = make_boundary(config, vocab, place.range.last, cut, stage_.options());
+  if (place.previous != nullptr) before_ = make_boundary(config, vocab, cut - 1, stage_.options());
+  if (place.next != nullptr) after_ = make_boundary(config, vocab, cut, stage_.options());
 }
 
 TokenBatch StageWorker::on_device(TokenBatch batch) const { return {batch.tokens.to(stage_.options().device())}; }

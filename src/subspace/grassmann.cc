@@ -30,7 +30,8 @@ double spectral_norm(const at::Tensor& c) {
 Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha) {
   const auto wide = c.to(at::kDouble);
   const double scale = spectral_norm(wide);
-  if (scale == 0) return {basis.u, basis.version + 1};
+  // No gradients, or not finite ones: nothing to follow. (A step with such gradients is not committed either.)
+  if (!(scale > 0) || !std::isfinite(scale)) return {basis.u, basis.version + 1};
   const auto cu = wide.mm(basis.u);                                     // (d, k)
   const auto outside = cu - basis.u.mm(basis.u.t().mm(cu));             // (I - UU^T) C U
   const auto moved = basis.u + outside * (2.0 * alpha / scale);         // U - alpha R

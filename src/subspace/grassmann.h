@@ -8,7 +8,8 @@
 
 namespace thinpipe {
 
-// U' = qf(U - alpha R), R = -2 (I - UU^T) C U / ||C||_2, thin QR with positive diagonal; version + 1. A zero C gives U back.
+// U' = qf(U - alpha R), R = -2 (I - UU^T) C U / ||C||_2, thin QR with positive diagonal; version + 1. A C that is zero or
+// not finite gives U back.
 Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha);
 
 // Largest eigenvalue of a symmetric positive semidefinite matrix, by power iteration.

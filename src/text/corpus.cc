@@ -221,6 +221,7 @@ std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder) {
   if (code) throw UserError(fmt::format("data.corpus: cannot read folder {}: {}", folder.string(), code.message()));
   std::sort(names.begin(), names.end());
   std::vector<File> files;
+  files.reserve(names.size());
   for (const auto& name : names) files.push_back({folder / name, kind_of(name)});
   return files;
 }

@@ -87,7 +87,7 @@ Result<std::string> kjv_text_from_listing(std::string_view listing) {
 
 std::filesystem::path kjv_file() {
   const std::filesystem::path folder = data_dir() / "corpora";
-  const std::filesystem::path path = folder / "kjv.txt";
+  std::filesystem::path path = folder / "kjv.txt";
   std::error_code code;
   if (std::filesystem::exists(path, code)) {
     const auto cached = read_file(path);

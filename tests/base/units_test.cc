@@ -72,7 +72,7 @@ TEST(Units, AreWrittenInTheLargestFittingUnit) {
   EXPECT_EQ(format_rate(80'000'000), "80mbit");
   EXPECT_EQ(format_rate(1'500'000'000), "1.5gbit");
   EXPECT_EQ(format_rate(56'000), "56kbit");
-  EXPECT_EQ(format_duration(0ns), "0ns");
+  EXPECT_EQ(format_duration(0ns), "0s");
   EXPECT_EQ(format_duration(999ns), "999ns");
   EXPECT_EQ(format_duration(2500ns), "2.5us");
   EXPECT_EQ(format_duration(25ms), "25ms");

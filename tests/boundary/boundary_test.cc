@@ -31,7 +31,7 @@ TEST(Boundary, CarriesIdsAndStreamForwardAndTheGradientBack) {
     const int64_t width = mode == ModelMode::kSubspace ? 8 : 32;
     for (const int64_t vocab : {300, 70000}) {
       const auto content = content_of(width, vocab);
-      const auto boundary = make_boundary(config_of(mode, Pack::kFp32), vocab, 1, 0, content.stream.options());
+      const auto boundary = make_boundary(config_of(mode, Pack::kFp32), vocab, 0, content.stream.options());
       const auto message = boundary->encode_forward(content, {5, 1});
       EXPECT_EQ(message.size(), boundary->forward_bytes(3));
       const auto decoded = boundary->decode_forward(message, 3).take();
@@ -45,7 +45,7 @@ TEST(Boundary, CarriesIdsAndStreamForwardAndTheGradientBack) {
 
 TEST(Boundary, SizesFollowFromTheConfig) {
   // Per sequence 4 bytes of length and 7 ids of 2; then 18 rows of k = 8 bf16 coordinates.
-  const auto boundary = make_boundary(config_of(ModelMode::kSubspace, Pack::kBf16), 4096, 1, 0, {});
+  const auto boundary = make_boundary(config_of(ModelMode::kSubspace, Pack::kBf16), 4096, 0, {});
   EXPECT_EQ(boundary->forward_bytes(3), 3u * (4 + 7 * 2) + 18u * 8 * 2);
   EXPECT_EQ(boundary->backward_bytes(3), 18u * 8 * 2);
 }
@@ -53,7 +53,7 @@ TEST(Boundary, SizesFollowFromTheConfig) {
 TEST(Boundary, RefusesEveryOtherSize) {
   for (const auto pack : kPacks) {
     const auto content = content_of(8, 300);
-    const auto boundary = make_boundary(config_of(ModelMode::kSubspace, pack), 300, 1, 0, content.stream.options());
+    const auto boundary = make_boundary(config_of(ModelMode::kSubspace, pack), 300, 0, content.stream.options());
     auto forward = boundary->encode_forward(content, {0, 0});
     auto backward = boundary->encode_backward(content.stream, {0, 0});
     for (size_t size = 0; size < forward.size(); ++size) {
@@ -71,7 +71,7 @@ TEST(Boundary, RefusesEveryOtherSize) {
 
 TEST(Boundary, RefusesIdsBeyondTheVocabularyAndForeignLengths) {
   const auto content = content_of(8, 300);
-  const auto boundary = make_boundary(config_of(ModelMode::kSubspace, Pack::kFp32), 300, 1, 0, content.stream.options());
+  const auto boundary = make_boundary(config_of(ModelMode::kSubspace, Pack::kFp32), 300, 0, content.stream.options());
   auto message = boundary->encode_forward(content, {0, 0});
   auto bad_id = message;
   bad_id[3 * 4 + 5] = std::byte{0xff};  // high byte of the third id
@@ -86,7 +86,7 @@ TEST(Boundary, RefusesIdsBeyondTheVocabularyAndForeignLengths) {
 TEST(Boundary, BytesFlippedAnywhereNeverCrash) {
   const auto content = content_of(8, 300);
   for (const auto pack : kPacks) {
-    const auto boundary = make_boundary(config_of(ModelMode::kSubspace, pack), 300, 1, 0, content.stream.options());
+    const auto boundary = make_boundary(config_of(ModelMode::kSubspace, pack), 300, 0, content.stream.options());
     const auto message = boundary->encode_forward(content, {0, 0});
     for (size_t i = 0; i < message.size(); ++i) {
       auto flipped = message;
@@ -102,8 +102,8 @@ TEST(Boundary, BytesFlippedAnywhereNeverCrash) {
 TEST(Boundary, GradientsRoundByStepMicrobatchAndCut) {
   const auto content = content_of(8, 300);
   const auto config = config_of(ModelMode::kSubspace, Pack::kInt4);
-  const auto first = make_boundary(config, 300, 1, 0, content.stream.options());
-  const auto second = make_boundary(config, 300, 2, 1, content.stream.options());
+  const auto first = make_boundary(config, 300, 0, content.stream.options());
+  const auto second = make_boundary(config, 300, 1, content.stream.options());
   const auto message = first->encode_backward(content.stream, {5, 1});
   EXPECT_EQ(first->encode_backward(content.stream, {5, 1}), message);
   EXPECT_NE(first->encode_backward(content.stream, {6, 1}), message);

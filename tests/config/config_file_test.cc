@@ -121,8 +121,8 @@ TEST(ConfigFile, RefusesUnknownNamesAndNamesTheNearest) {
       {"[pipeline]\nxyzzyplugh = 0.1", {}, "unknown key pipeline.xyzzyplugh in x.toml:2: [pipeline] has stages, cuts, schedule"},
       {"[model]\n\"a\\nb\" = 1",
        {},
-       "unknown key model.a\\u000ab in x.toml:2: [model] has d, blocks, heads, kv_heads, mlp_width, "
-       "positions, rope_base, qk_norm, norm_eps, init_std"},
+       "unknown key model.a\\u000ab in x.toml:2: [model] has mode, d, blocks, heads, kv_heads, mlp_width, "
+       "positions, rope_base, qk_norm, norm_eps, init_std, tied_head, output_bias, post_norm"},
       {"d = 3", {}, "unknown key d in x.toml:1: needs to stand in a section, did you mean model.d?"},
       {"", {"model.blokcs=2"}, "unknown key model.blokcs in --set: did you mean model.blocks?"},
       {"", {"modle.d=2"}, "unknown section [modle] in --set: did you mean [model]?"},

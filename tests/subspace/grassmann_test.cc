@@ -49,6 +49,11 @@ TEST(Grassmann, ZeroGradientsLeaveTheBasisAlone) {
   EXPECT_TRUE(at::equal(grassmann_step(basis, at::zeros({12, 12}, at::kDouble), 0.5).u, basis.u));
 }
 
+TEST(Grassmann, GradientsThatAreNotFiniteLeaveTheBasisAlone) {
+  const auto basis = make_basis(1, 12, 3);
+  EXPECT_TRUE(at::equal(grassmann_step(basis, at::full({12, 12}, NAN, at::kDouble), 0.5).u, basis.u));
+}
+
 TEST(Grassmann, SpectralNormIsTheLargestEigenvalue) {
   const auto g = random_tensor({50, 20}, 3) * at::linspace(0.1, 3.0, 20, at::kDouble);
   const auto c = g.t().mm(g);

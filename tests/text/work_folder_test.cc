@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "support/scratch.h"
@@ -67,6 +68,26 @@ TEST(FileLock, LetsOneInAtATimeAndLeavesNoFile) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(turns, 800);
   EXPECT_EQ(folder.file_count(), 0U);
+}
+
+TEST(FileLock, AWaiterFollowsTheNameToTheNextHolder) {
+  // While the second waits, the first leaves - taking the file with it - and a third comes and makes a new one.
+  const ScratchFolder folder;
+  auto first = std::make_unique<FileLock>(FileLock::acquire(folder / "lock", [] { FAIL(); }).take());
+  std::unique_ptr<FileLock> third;
+  std::atomic<bool> third_left{false};
+  std::thread helper;
+  const auto second = FileLock::acquire(folder / "lock", [&] {
+                        first.reset();
+                        third = std::make_unique<FileLock>(FileLock::acquire(folder / "lock", [] { FAIL(); }).take());
+                        helper = std::thread([&] {
+                          for (int i = 0; i < 10'000; ++i) std::this_thread::yield();
+                          third_left = true;
+                          third.reset();
+                        });
+                      }).take();
+  EXPECT_TRUE(third_left);
+  helper.join();
 }
 
 TEST(FileLock, SaysWhenItHasToWait) {

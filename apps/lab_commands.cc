@@ -1,0 +1,34 @@
+// thinpipe lab NAME and thinpipe bench NAME: experiments and benchmarks that print what they measured.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "commands.h"
+#include "lab/lab.h"
+
+namespace thinpipe {
+
+void add_lab_command(CLI::App& app) {
+  auto* lab = app.add_subcommand("lab", "experiments that check the method");
+  lab->require_subcommand(1);
+  auto json = std::make_shared<bool>(false);
+  auto* exactness = lab->add_subcommand("exactness", "a cut model against an uncut reference, and what coarser packs cost");
+  exactness->add_flag("--json", *json, "one JSON object on the last line");
+  exactness->callback([json] { lab_exactness(*json); });
+  auto* optimizer = lab->add_subcommand("optimizer", "does the optimiser keep the weights in the subspace?");
+  optimizer->add_flag("--json", *json, "one JSON object on the last line");
+  optimizer->callback([json] { lab_optimizer(*json); });
+}
+
+void add_bench_command(CLI::App& app) {
+  auto* bench = app.add_subcommand("bench", "benchmarks; each prints ratios measured within one run");
+  bench->require_subcommand(1);
+  auto json = std::make_shared<bool>(false);
+  auto options = std::make_shared<BenchTableOptions>();
+  auto* table = bench->add_subcommand("table", "a subspace stage by the anchor table, by the direct form, and a dense stage");
+  table->add_flag("--json", *json, "one JSON object on the last line");
+  table->add_option("--rounds", options->rounds, "alternating measurements")->check(CLI::Range(1, 1000))->capture_default_str();
+  table->add_option("--threads", options->threads, "compute threads")->check(CLI::Range(1, 256))->capture_default_str();
+  table->callback([options, json] { bench_table(*options, *json); });
+}
+
+}  // namespace thinpipe

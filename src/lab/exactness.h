@@ -1,0 +1,31 @@
+// How exact a cut is: a model split into stages, its messages packed as they would be for a link, against the uncut
+// d-wide reference (reference_model.h). Everything in float64.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+
+namespace thinpipe {
+
+struct ExactnessError {
+  double loss = 0;      // relative
+  double gradient = 0;  // largest ||difference||_F / ||reference||_F over the parameters; dA against (H^T G) U
+  std::string worst;    // the parameter it belongs to
+};
+
+// The config's model, cut as its pipeline says, three microbatches. Gains and trainable anchors are moved off their first
+// values, so that a forgotten factor shows.
+ExactnessError measure_exactness(const RunConfig& config);
+
+struct ExactnessCase {
+  std::string name;
+  RunConfig config;
+};
+// The models `thinpipe lab exactness` checks: positions, grouped queries, qk-norm, uneven cuts, tails, anchors, norms, and
+// both forms of reading the stream.
+std::vector<ExactnessCase> exactness_cases();
+
+}  // namespace thinpipe

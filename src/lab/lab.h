@@ -1,0 +1,28 @@
+// The experiments and benchmarks behind `thinpipe lab NAME` and `thinpipe bench NAME`: each prints a small table, and with
+// `json` one JSON object on the last line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace thinpipe {
+
+// The cut model against the uncut reference, and what other packs cost. Exits through UserError never; always prints.
+void lab_exactness(bool json);
+// 200 steps of the literal optimiser: does W stay in the subspace?
+void lab_optimizer(bool json);
+
+struct BenchTableOptions {
+  int64_t d = 512;
+  int64_t rank = 32;
+  int64_t blocks = 2;     // of the stage
+  int64_t sequences = 16; // B
+  int64_t length = 256;   // T
+  int64_t rounds = 5;
+  int threads = 1;
+};
+// Tokens/s, forward and backward, of one middle stage: subspace by the anchor table, by the direct form, and dense, on
+// tokens of the default corpus.
+void bench_table(const BenchTableOptions& options, bool json);
+
+}  // namespace thinpipe

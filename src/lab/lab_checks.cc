@@ -1,0 +1,73 @@
+// lab exactness and lab optimizer.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lab/exactness.h"
+#include "lab/lab.h"
+#include "lab/literal_optimizer.h"
+#include "model/stage.h"
+
+namespace thinpipe {
+namespace {
+
+RunConfig literal_config() {
+  auto config = exactness_cases().front().config;
+  config.model.subspace.update_every = 0;
+  config.optim.kind = OptimizerKind::kRowAdamw;
+  config.optim.lr = 0.003;
+  config.optim.schedule = LrSchedule::kConstant;
+  config.train.steps = 200;
+  return config;
+}
+
+double drift_after_training(LiteralRule rule) {
+  const auto config = literal_config();
+  constexpr int64_t kVocab = 53;
+  Stage stage(config.model, kVocab, {0, config.model.blocks, config.model.blocks}, Precision::kFloat64, 1, at::Device("cpu"));
+  TensorMap parameters;
+  for (const auto& parameter : stage.parameters().all()) parameters[parameter.name] = parameter.value;
+  const auto& side = *stage.subspace();
+  LiteralTraining training(config, materialise(config.model, parameters, side.u()),
+                           FixedTable(1, kVocab, config.model.d, config.model.subspace.anchor_std, side.u().options()).whole(),
+                           side.basis(), rule);
+  for (int64_t step = 0; step < config.train.steps; ++step) {
+    training.step(step, {at::arange(16, at::kLong).mul(3 + step % 5).add(step).remainder(kVocab).view({2, 8})});
+  }
+  return training.drift();
+}
+
+}  // namespace
+
+void lab_exactness(bool json) {
+  double worst_loss = 0, worst_gradient = 0;
+  fmt::print("{:<52} {:>12} {:>12}\n", "float64, fp64 pack, against the uncut reference", "loss", "gradients");
+  for (const auto& [name, config] : exactness_cases()) {
+    const auto error = measure_exactness(config);
+    fmt::print("{:<52} {:>12.1e} {:>12.1e}\n", name, error.loss, error.gradient);
+    worst_loss = std::max(worst_loss, error.loss);
+    worst_gradient = std::max(worst_gradient, error.gradient);
+  }
+  nlohmann::ordered_json summary = {{"max_rel_grad_error", worst_gradient}, {"max_rel_loss_error", worst_loss}};
+  fmt::print("\n{:<52} {:>12} {:>12}\n", "the same cut in other packs", "loss", "gradients");
+  const std::pair<const char*, Pack> packs[] = {{"fp32", Pack::kFp32}, {"bf16", Pack::kBf16}, {"int8", Pack::kInt8}, {"int4", Pack::kInt4}};
+  for (const auto& [name, pack] : packs) {
+    auto config = exactness_cases().front().config;
+    config.boundary.pack = pack;
+    const auto error = measure_exactness(config);
+    fmt::print("{:<52} {:>12.1e} {:>12.1e}\n", name, error.loss, error.gradient);
+    summary["packs"][name] = {{"rel_grad_error", error.gradient}, {"rel_loss_error", error.loss}};
+  }
+  if (json) fmt::print("{}\n", summary.dump());
+}
+
+void lab_optimizer(bool json) {
+  const double row = drift_after_training(LiteralRule::kRowAdamw), plain = drift_after_training(LiteralRule::kAdamw);
+  fmt::print("share of W outside the subspace after 200 steps of the literal form, float64\n");
+  fmt::print("  row-wise AdamW (one second moment per row)  {:.1e}\n", row);
+  fmt::print("  AdamW (one second moment per element)       {:.1e}\n", plain);
+  if (json) fmt::print("{}\n", nlohmann::ordered_json{{"row_adamw_drift", row}, {"adamw_drift", plain}}.dump());
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,46 @@
+// The paper's optimiser as it is written, d wide (METHOD 2, 3): W_p and T_S materialised, gradients projected on S, one
+// second moment per row, Grassmann change-over by projection. The naive twin of the coordinate form.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/run_config.h"
+#include "lab/reference_model.h"
+#include "subspace/basis.h"
+
+namespace thinpipe {
+
+enum class LiteralRule {
+  kRowAdamw,  // the paper's: the update of a row is its momentum times a scalar, so W stays in S
+  kAdamw,     // per-element moments on the same projected gradient: leaves S
+};
+
+class LiteralTraining {
+ public:
+  // weights: from materialise().
+  LiteralTraining(const RunConfig& config, TensorMap weights, at::Tensor t_fixed, Basis basis, LiteralRule rule);
+
+  // One optimiser step on these microbatches, and the change-over when the config says it is due. Returns the mean loss.
+  double step(int64_t number, const std::vector<at::Tensor>& tokens);
+
+  const TensorMap& weights() const { return weights_; }
+  const Basis& basis() const { return basis_; }
+  // Largest ||W - W UU^T|| / ||W|| over the confined matrices.
+  double drift() const;
+
+ private:
+  bool confined(const std::string& name) const;
+  at::Tensor project(const at::Tensor& rows) const { return rows.mm(basis_.u).mm(basis_.u.t()); }
+  void update(const std::string& name, const at::Tensor& gradient, int64_t number);
+  void change_over();
+
+  RunConfig config_;
+  TensorMap weights_, m_, v_;
+  at::Tensor t_fixed_;
+  Basis basis_;
+  LiteralRule rule_;
+  at::Tensor second_moment_;
+};
+
+}  // namespace thinpipe

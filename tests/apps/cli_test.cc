@@ -1,0 +1,139 @@
+// What a person can get wrong, one run of the program each: exit code 2, one line that names the key or the file and says
+// what would be right, and nothing half written.
+#include <gtest/gtest.h>
+
+#include "apps/program.h"
+
+namespace thinpipe {
+namespace {
+
+using test::expect_refused;
+using test::Program;
+using test::tiny_run;
+using test::write_file;
+
+TEST(CommandLine, NamesTheWordItDoesNotKnow) {
+  const Program program;
+  expect_refused(program, {}, {"subcommand is required", "--help"});
+  expect_refused(program, {"trian"}, {"unknown command trian", "did you mean train?"});
+  expect_refused(program, {"dance"}, {"unknown command dance", "the commands are train"});
+  expect_refused(program, {"--verbose"}, {"unknown option --verbose", "--help"});
+  expect_refused(program, {"train", "--verbose"}, {"--verbose", "--help"});
+  expect_refused(program, {"train", "a.toml", "b.toml"}, {"b.toml", "--help"});
+  expect_refused(program, {"--log-level", "loud", "train"}, {"loud", "debug, info, warn, error"});
+}
+
+TEST(CommandLine, ChecksItsOwnOptionsLikeTheKeysTheySet) {
+  const Program program;
+  test::write_tiny_run(program);
+  expect_refused(program, tiny_run({"model.d"}), {"--set model.d", "section.key=value"});
+  expect_refused(program, tiny_run({}, {"--set"}), {"--set", "missing"});
+  expect_refused(program, tiny_run({}, {"--steps", "-1"}), {"train.steps = -1", "a whole number from 0 to"});
+  expect_refused(program, tiny_run({}, {"--steps", "many"}), {"train.steps = \"many\"", "a whole number from 0 to"});
+  expect_refused(program, tiny_run({}, {"--device", "tpu"}), {"train.device = \"tpu\"", "\"cpu\", \"cuda\" or \"cuda:N\""});
+}
+
+TEST(CommandLine, RefusesADeviceThisBuildDoesNotHaveBeforeDoingAnything) {
+  const Program program;
+  test::write_tiny_run(program);
+  expect_refused(program, tiny_run({}, {"--device", "cuda"}), {"train.device = \"cuda\"", "use \"cpu\""});
+  EXPECT_FALSE(std::filesystem::exists(program.data()));
+}
+
+TEST(ConfigFile, IsNamedWhenItCannotBeRead) {
+  const Program program;
+  std::filesystem::create_directory(program / "folder");
+  write_file(program / "broken.toml", "[model]\nd = = 32\n");
+  write_file(program / "latin.toml", "[data]\ncorpus = \"caf\xe9\"\n");
+  expect_refused(program, {"train", "missing.toml"}, {"missing.toml", "No such file"});
+  expect_refused(program, {"train", "folder"}, {"folder", "not a file"});
+  expect_refused(program, {"train", "broken.toml"}, {"broken.toml:2:5", "not valid TOML"});
+  expect_refused(program, {"train", "latin.toml"}, {"latin.toml:2", "not valid TOML"});
+  expect_refused(program, {"train", "two\nlines.toml"}, {"two\\u000alines.toml", "No such file"});
+}
+
+TEST(ConfigFile, FaultsNameTheKeyThePlaceAndWhatWouldBeRight) {
+  const Program program;
+  test::write_tiny_run(program);
+  write_file(program / "unknown.toml", "[model]\n\nhaeds = 4\n");
+  write_file(program / "type.toml", "[model]\nd = \"wide\"\n");
+  expect_refused(program, {"train", "unknown.toml"}, {"model.haeds in unknown.toml:3", "did you mean model.heads?"});
+  expect_refused(program, {"train", "type.toml"}, {"model.d = \"wide\" in type.toml:2", "a whole number from 1 to"});
+  expect_refused(program, tiny_run({"modle.d=64"}), {"[modle]", "did you mean [model]?"});
+  expect_refused(program, tiny_run({"model.qk_norm=1"}), {"model.qk_norm = 1", "true or false"});
+  expect_refused(program, tiny_run({"model.heads=3"}), {"model.heads = 3", "divide model.d = 32"});
+  expect_refused(program, tiny_run({"pipeline.stages=3"}), {"pipeline.stages = 3", "at most model.blocks = 2"});
+  expect_refused(program, tiny_run({"pipeline.cuts=[1, 2]"}), {"pipeline.cuts = [1, 2]", "sum to model.blocks = 2"});
+  expect_refused(program, tiny_run({"pipeline.cuts=[0, 2]"}), {"pipeline.cuts = [0, 2]", "from 1 to"});
+}
+
+TEST(ConfigFile, ABoundaryTheModelCannotHaveIsRefused) {
+  const Program program;
+  test::write_tiny_run(program);
+  expect_refused(program, tiny_run({"boundary.kind=subspace"}), {"boundary.kind = \"subspace\"", "model.mode = \"subspace\""});
+  const auto subspace = [](std::string setting) { return tiny_run({"model.mode=subspace", "pipeline.stages=2", setting}); };
+  expect_refused(program, subspace("boundary.kind=dense"), {"boundary.kind = \"dense\"", "model.mode = \"dense\""});
+  expect_refused(program, subspace("subspace.rank=33"), {"subspace.rank = 33", "at most model.d = 32"});
+  expect_refused(program, subspace("subspace.full_rank_tail=2"), {"pipeline.cuts = [1, 1]", "subspace.full_rank_tail"});
+  expect_refused(program, tiny_run({"model.mode=subspace", "pipeline.stages=2", "subspace.rank=6", "boundary.pack=int2"}),
+                 {"boundary.pack = \"int2\"", "subspace.rank = 6", "use 4 or 8"});
+}
+
+TEST(ConfigFile, WhatWouldLeaveTheSubspaceIsRefusedWithTheReason) {
+  const Program program;
+  test::write_tiny_run(program);
+  const auto subspace = [](std::string setting) { return tiny_run({"model.mode=subspace", setting}); };
+  expect_refused(program, subspace("model.tied_head=true"), {"model.tied_head", "cannot be in a subspace model"});
+  expect_refused(program, subspace("model.post_norm=gain"), {"model.post_norm", "out of the subspace"});
+  expect_refused(program, subspace("model.output_bias=true"), {"model.output_bias", "out of the subspace"});
+  expect_refused(program, subspace("model.positions=learned"), {"model.positions", "use \"rope\" or \"sinusoidal\""});
+}
+
+TEST(DataFiles, ACorpusThatIsNoTextIsNamed) {
+  const Program program;
+  test::write_tiny_run(program);
+  write_file(program / "empty.txt", "");
+  write_file(program / "latin.txt", test::english(20, 2) + "caf\xe9\n" + test::english(20, 3));
+  write_file(program / "broken.jsonl", "{\"text\": \"one\"}\n{\"txet\": \"two\"}\n");
+  std::filesystem::create_directory(program / "nothing");
+  expect_refused(program, tiny_run({"data.corpus=missing.txt"}), {"data.corpus = \"missing.txt\"", "give \"kjv\""});
+  expect_refused(program, tiny_run({"data.corpus=a\nb"}), {"data.corpus = \"a\\u000ab\"", "give \"kjv\""});
+  expect_refused(program, tiny_run({"data.corpus=nothing"}), {"data.corpus", "nothing holds no files"});
+  expect_refused(program, tiny_run({"data.corpus=empty.txt"}), {"data.corpus = \"empty.txt\"", "no text"});
+  expect_refused(program, tiny_run({"data.corpus=latin.txt"}), {"latin.txt: line 21", "must be UTF-8"});
+  expect_refused(program, tiny_run({"data.corpus=broken.jsonl"}), {"broken.jsonl: line 2", "a string \"text\""});
+  // A regular file that opens and then fails on every read, for root too.
+  expect_refused(program, tiny_run({"data.corpus=/proc/self/mem"}), {"cannot read /proc/self/mem"});
+  EXPECT_FALSE(std::filesystem::exists(program.data()));
+}
+
+TEST(DataFiles, ACorpusTooShortForTheRunIsRefused) {
+  if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+  const Program program;
+  test::write_tiny_run(program);
+  write_file(program / "short.txt", "hello there\nhello you\n");
+  expect_refused(program, tiny_run({"data.corpus=short.txt"}), {"data.vocab = 300", "at most"});
+  expect_refused(program, tiny_run({"data.vocab=260"}), {"data.vocab = 260 is too small", "need"});
+  expect_refused(program, tiny_run({"train.seq_len=60000"}), {"train.seq_len = 60000", "use at most"});
+}
+
+TEST(DataFiles, ATokenizerThatDoesNotFitIsNamed) {
+  if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+  const Program program;
+  test::write_tiny_run(program);
+  ASSERT_EQ(program.run(tiny_run({"train.steps=0"})).exit_code, 0);
+  const auto prepared = std::filesystem::directory_iterator(program.data() / "prepared")->path();
+  const auto model = read_file(prepared / "tokenizer.model").take();
+  write_file(program / "whole.model", model);
+  write_file(program / "cut.model", model.substr(0, model.size() - 1));
+  write_file(program / "half.model", model.substr(0, model.size() / 2));
+  expect_refused(program, tiny_run({"data.tokenizer=missing.model"}), {"data.tokenizer", "missing.model", "No such file"});
+  expect_refused(program, tiny_run({"data.tokenizer=corpus.txt"}), {"corpus.txt", "not a complete sentencepiece model"});
+  expect_refused(program, tiny_run({"data.tokenizer=cut.model"}), {"cut.model", "not a complete sentencepiece model"});
+  expect_refused(program, tiny_run({"data.tokenizer=half.model"}), {"half.model", "not a complete sentencepiece model"});
+  expect_refused(program, tiny_run({"data.tokenizer=whole.model", "data.vocab=301"}),
+                 {"data.vocab = 301", "whole.model has 300 pieces", "set data.vocab = 300"});
+}
+
+}  // namespace
+}  // namespace thinpipe

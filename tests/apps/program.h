@@ -1,0 +1,205 @@
+// Runs the real program as a person would: its own process, a scratch folder as its working folder and its data
+// directory in there. A run that does not end by itself is killed and counts as a failure, so that no test hangs.
+#pragma once
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "support/scratch.h"
+#include "text/prepare.h"
+#include "text/text_files.h"
+
+namespace thinpipe::test {
+
+// In a program with libtorch, a sanitizer's build cannot load the tokenizer module (sentencepiece_api.cc).
+#ifdef THINPIPE_SANITIZED
+inline constexpr bool kTokenises = false;
+#else
+inline constexpr bool kTokenises = true;
+#endif
+
+using Arguments = std::vector<std::string>;
+
+struct Outcome {
+  int exit_code = -1;  // -1: it was killed, by us or by a fault
+  std::string out;     // standard output
+  std::string err;     // standard error
+};
+
+struct RunOptions {
+  bool terminal = false;                 // standard output is a pseudo-terminal, else a pipe
+  rlim_t address_space = RLIM_INFINITY;  // bytes of memory it may map
+};
+
+// Two connected descriptors: what the program writes to the second is read from the first.
+struct Channel {
+  int read_end = -1;
+  int write_end = -1;
+
+  static Channel pipe() {
+    std::array<int, 2> ends{};
+    TP_CHECK(::pipe2(ends.data(), O_CLOEXEC) == 0, "pipe2: {}", std::strerror(errno));
+    return {ends[0], ends[1]};
+  }
+  static Channel terminal() {
+    Channel channel;
+    termios raw{};
+    ::cfmakeraw(&raw);  // else the terminal itself would write \r before every \n
+    TP_CHECK(::openpty(&channel.read_end, &channel.write_end, nullptr, &raw, nullptr) == 0, "openpty: {}",
+             std::strerror(errno));
+    return channel;
+  }
+};
+
+// Everything both channels carry until the process has ended and they are empty; false when that takes too long.
+inline bool collect(int process, Channel& out, Channel& err, Outcome& outcome) {
+  constexpr auto kPatience = std::chrono::seconds(60);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  std::array<pollfd, 3> waits{{{out.read_end, POLLIN, 0}, {err.read_end, POLLIN, 0}, {process, POLLIN, 0}}};
+  const std::array<std::string*, 2> texts{&outcome.out, &outcome.err};
+  while (std::any_of(waits.begin(), waits.end(), [](const pollfd& wait) { return wait.fd >= 0; })) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const int ready = ::poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(0, left.count())));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (waits[i].fd < 0 || waits[i].revents == 0) continue;
+      char buffer[4096];
+      const ssize_t count = ::read(waits[i].fd, buffer, sizeof buffer);
+      if (count > 0) texts[i]->append(buffer, static_cast<size_t>(count));
+      if (count <= 0) waits[i].fd = -1;  // a terminal without writers ends with EIO
+    }
+    if (waits[2].revents != 0) waits[2].fd = -1;
+  }
+  return true;
+}
+
+// A place to run the program in. Files made by the tests lie beside data/, which is the program's.
+class Program {
+ public:
+  // Empty: a scratch folder of its own.
+  explicit Program(const std::filesystem::path& folder = {}) : folder_(folder.empty() ? scratch_.path() : folder) {
+    ::setenv("THINPIPE_DATA_DIR", (folder_ / "data").c_str(), 1);
+    ::setenv("GOMP_SPINCOUNT", "100", 1);  // waiting threads would take the cores from tests beside this one
+  }
+
+  std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
+  std::filesystem::path data() const { return folder_ / "data"; }
+
+  Outcome run(const Arguments& arguments, const RunOptions& options = {}) const {
+    auto out = options.terminal ? Channel::terminal() : Channel::pipe();
+    auto err = Channel::pipe();
+    std::vector<char*> argv{const_cast<char*>("thinpipe")};
+    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    const pid_t child = ::fork();
+    TP_CHECK(child >= 0, "fork: {}", std::strerror(errno));
+    if (child == 0) become_program(argv.data(), out.write_end, err.write_end, options);
+    ::close(out.write_end);
+    ::close(err.write_end);
+    // Not glibc's function: the header of 2.36 forgets to declare it as C.
+    const int process = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+    TP_CHECK(process >= 0, "pidfd_open: {}", std::strerror(errno));
+    Outcome outcome;
+    if (!collect(process, out, err, outcome)) {
+      ADD_FAILURE() << "still running after a minute: thinpipe " << fmt::format("{}", fmt::join(arguments, " "));
+      ::kill(child, SIGKILL);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
+    for (const int descriptor : {process, out.read_end, err.read_end}) ::close(descriptor);
+    return outcome;
+  }
+
+  // Relative paths of all there is, folders too.
+  std::set<std::string> contents() const {
+    std::set<std::string> paths;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+      paths.insert(entry.path().lexically_relative(folder_).string());
+    }
+    return paths;
+  }
+
+ private:
+  // In the child: only what is allowed between fork and exec.
+  [[noreturn]] void become_program(char** argv, int out, int err, const RunOptions& options) const {
+    const rlimit memory{options.address_space, options.address_space};
+    if (::chdir(folder_.c_str()) == 0 && ::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0 &&
+        ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO) >= 0 && ::setrlimit(RLIMIT_AS, &memory) == 0) {
+      ::execv(THINPIPE_PROGRAM, argv);
+    }
+    ::_exit(99);
+  }
+
+  ScratchFolder scratch_;
+  std::filesystem::path folder_;
+};
+
+// A run of three steps that takes no time: `thinpipe train tiny.toml --in-process`.
+inline void write_tiny_run(const Program& program) {
+  write_file(program / "corpus.txt", english(800, 1));
+  write_file(program / "tiny.toml",
+             "[model]\nd = 32\nblocks = 2\nheads = 2\n[data]\ncorpus = \"corpus.txt\"\nvocab = 300\n"
+             "[train]\nsteps = 3\nseq_len = 16\nmicrobatch = 4\n[subspace]\nrank = 8\n");
+}
+
+// thinpipe train tiny.toml --in-process --set ... --set ... more
+inline Arguments tiny_run(const Arguments& settings = {}, const Arguments& more = {}) {
+  Arguments arguments{"train", "tiny.toml", "--in-process"};
+  for (const auto& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+inline void expect_one_line(const Outcome& outcome, const Arguments& parts) {
+  EXPECT_TRUE(outcome.err.starts_with("thinpipe: ")) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_TRUE(outcome.err.ends_with("\n")) << outcome.err;
+  EXPECT_LT(outcome.err.size(), 400U) << "too long to read: " << outcome.err;
+  for (const auto& part : parts) EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " not in " << outcome.err;
+}
+
+// What a failed command may leave: prepared corpora, whole ones. The cache is of use to the next attempt.
+inline void expect_nothing_half_written(const Program& program, const std::set<std::string>& before) {
+  for (const auto& path : program.contents()) {
+    if (before.contains(path) || path == "data" || path == "data/prepared") continue;
+    const auto relative = std::filesystem::path(path).lexically_relative("data/prepared");
+    const auto folder = program.data() / "prepared" / *relative.begin();
+    EXPECT_TRUE(path.starts_with("data/prepared/") && open_prepared(folder).ok()) << "left behind: " << path;
+  }
+}
+
+// Exit code 2, one line that holds every one of `parts`, nothing left behind.
+inline void expect_refused(const Program& program, const Arguments& arguments, const Arguments& parts,
+                           const RunOptions& options = {}) {
+  SCOPED_TRACE(fmt::format("thinpipe {}", fmt::join(arguments, " ")));
+  const auto before = program.contents();
+  const auto outcome = program.run(arguments, options);
+  EXPECT_EQ(outcome.exit_code, 2);
+  expect_one_line(outcome, parts);
+  expect_nothing_half_written(program, before);
+}
+
+}  // namespace thinpipe::test

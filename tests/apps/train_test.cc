@@ -1,0 +1,183 @@
+// `thinpipe train` from a config to its run folder: what a good run leaves and prints, and what a bad place for it leaves.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/program.h"
+#include "base/files.h"
+#include "checkpoint/safetensors.h"
+#include "config/config_file.h"
+#include "text/token_shard.h"
+
+namespace thinpipe {
+namespace {
+
+using test::expect_refused;
+using test::Program;
+using test::tiny_run;
+using test::write_file;
+using Json = nlohmann::json;
+
+class Train : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+    test::write_tiny_run(program_);
+  }
+
+  std::filesystem::path the_folder_in(const std::string& parent) const {
+    std::filesystem::directory_iterator entries(program_.data() / parent);
+    const auto folder = entries->path();
+    EXPECT_EQ(++entries, std::filesystem::directory_iterator()) << "more than one folder in " << parent;
+    return folder;
+  }
+
+  Program program_;
+};
+
+std::vector<Json> metrics_of(const std::filesystem::path& run) {
+  std::vector<Json> lines;
+  std::istringstream text(read_file(run / "metrics.jsonl").take());
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+// Three steps and the final line, numbered, finite.
+void expect_three_steps(const std::vector<Json>& lines) {
+  ASSERT_EQ(lines.size(), 4U);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(lines[i].at("step"), i + 1);
+    EXPECT_TRUE(lines[i].at("loss").is_number());  // what is not finite is written as null
+    EXPECT_EQ(lines[i].at("tokens"), (i + 1) * 4 * 16);
+  }
+  EXPECT_TRUE(lines[3].at("final_validation_loss").is_number());
+}
+
+// Everything but the time it took.
+std::vector<Json> without_times(std::vector<Json> lines) {
+  for (auto& line : lines) line.erase("seconds");
+  return lines;
+}
+
+TEST_F(Train, LeavesTheWholeRunInItsFolderAndPlainLinesInAPipe) {
+  for (const std::string mode : {"dense", "subspace"}) {
+    SCOPED_TRACE(mode);
+    const std::vector<std::string> settings{"model.mode=" + mode, "pipeline.stages=2"};
+    const auto outcome = program_.run(tiny_run(settings, {"--run-dir", mode}));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    EXPECT_EQ(outcome.out.find_first_of("\r\033"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("\nstep 3/3  loss "), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("\nvalidation loss "), std::string::npos) << outcome.out;
+
+    const auto run = program_ / mode;
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 3);
+    EXPECT_EQ(load_config(run / "config.toml"), load_config(program_ / "tiny.toml", settings));
+    const auto metrics = metrics_of(run);
+    expect_three_steps(metrics);
+    EXPECT_EQ(metrics[0].at("bytes").size(), 1U);  // one cut
+    const auto model = SafetensorsFile::open(run / "model.safetensors");
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    EXPECT_EQ(model.value().find("basis") != nullptr, mode == "subspace");
+  }
+}
+
+TEST_F(Train, TheFolderItLeavesReproducesTheRun) {
+  ASSERT_EQ(program_.run(tiny_run({"model.mode=subspace", "subspace.update_every=2", "pipeline.stages=2"})).exit_code, 0);
+  const auto first = the_folder_in("runs");
+  const auto again = program_.run({"train", (first / "config.toml").string(), "--in-process", "--run-dir", "again"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  for (const char* file : {"config.toml", "model.safetensors"}) {
+    EXPECT_EQ(read_file(first / file).take(), read_file(program_ / "again" / file).take()) << file << " differs";
+  }
+  EXPECT_EQ(without_times(metrics_of(first)), without_times(metrics_of(program_ / "again")));
+}
+
+TEST_F(Train, RewritesOneLineOnATerminal) {
+  const auto outcome = program_.run(tiny_run(), {.terminal = true});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("\r\033[Kdata: tokenizing"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\r\033[Kstep 3/3  loss "), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\r\033[Ktrained "), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("\nstep 3/3"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Train, KeepsARunThatIsThere) {
+  ASSERT_EQ(program_.run(tiny_run({}, {"--run-dir", "run"})).exit_code, 0);
+  const auto metrics = read_file(program_ / "run/metrics.jsonl").take();
+  expect_refused(program_, tiny_run({}, {"--run-dir", "run"}), {"run already holds a run", "give another folder"});
+  EXPECT_EQ(read_file(program_ / "run/metrics.jsonl").take(), metrics);
+  // A config of one's own is not ours to overwrite either.
+  write_file(program_ / "mine/config.toml", "[model]\n");
+  expect_refused(program_, tiny_run({}, {"--run-dir", "mine"}), {"mine already holds", "config.toml"});
+  EXPECT_EQ(read_file(program_ / "mine/config.toml").take(), "[model]\n");
+  expect_refused(program_, tiny_run({}, {"--run-dir", "corpus.txt"}), {"cannot create folder corpus.txt"});
+}
+
+TEST_F(Train, PreparesADamagedCorpusAgain) {
+  ASSERT_EQ(program_.run(tiny_run()).exit_code, 0);
+  const auto prepared = the_folder_in("prepared");
+  const auto whole = read_file(prepared / "train.bin").take();
+  for (const char* file : {"train.bin", "manifest.json", "tokenizer.model"}) {
+    SCOPED_TRACE(file);
+    std::filesystem::resize_file(prepared / file, std::filesystem::file_size(prepared / file) / 2);
+    const auto outcome = program_.run(tiny_run());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.err.find("preparing the corpus again"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(file), std::string::npos) << outcome.err;
+    EXPECT_EQ(read_file(the_folder_in("prepared") / "train.bin").take(), whole);
+  }
+}
+
+TEST_F(Train, RefusesATokenThatIsNotInTheVocabulary) {
+  ASSERT_EQ(program_.run(tiny_run()).exit_code, 0);
+  const auto shard = the_folder_in("prepared") / "train.bin";
+  auto bytes = read_file(shard).take();
+  bytes.replace(kShardHeaderBytes + 2 * 7, 2, "\xff\xff");
+  write_file(shard, bytes);
+  expect_refused(program_, tiny_run(), {"train.bin", "token 65535 at position 7", "vocabulary of 300"});
+}
+
+TEST_F(Train, SaysWhenTheModelDoesNotFitIntoMemory) {
+  constexpr rlim_t kEnoughForTheLibraries = rlim_t{4} << 30;
+  const auto outcome = program_.run(tiny_run({"model.d=65536"}), {.address_space = kEnoughForTheLibraries});
+  EXPECT_EQ(outcome.exit_code, 2);
+  test::expect_one_line(outcome, {"not enough memory", "model.d"});
+}
+
+TEST_F(Train, AFullDiskLeavesNoRunFolderAndNoPartOfAModel) {
+  const test::SmallDisk disk(8192);
+  if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
+  const auto run = disk.folder() / "run";
+  // Room for the config and the metrics, a page each, and not for the weights.
+  const auto outcome = program_.run(tiny_run({}, {"--run-dir", run.string()}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  test::expect_one_line(outcome, {"model.safetensors", "No space left on device"});
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 2);
+  expect_three_steps(metrics_of(run));
+
+  std::filesystem::remove_all(run);
+  write_file(disk.folder() / "ballast", std::string(8192, 'x'));
+  expect_refused(program_, tiny_run({}, {"--run-dir", run.string()}), {"config.toml", "No space left on device"});
+  EXPECT_FALSE(std::filesystem::exists(run));
+  std::filesystem::create_directory(run);
+  expect_refused(program_, tiny_run({}, {"--run-dir", run.string()}), {"config.toml", "No space left on device"});
+  EXPECT_TRUE(std::filesystem::is_empty(run));
+}
+
+TEST_F(Train, AFullDataDirectoryLeavesNoPartOfACorpus) {
+  const test::SmallDisk disk(32768);
+  if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
+  const Program on_disk(disk.folder().path());
+  const auto corpus = "data.corpus=" + (program_ / "corpus.txt").string();
+  expect_refused(on_disk, {"train", (program_ / "tiny.toml").string(), "--in-process", "--set", corpus},
+                 {"train.bin", "No space left on device"});
+  write_file(disk.folder() / "ballast", std::string(32768, 'x'));
+  std::filesystem::remove_all(on_disk.data());
+  expect_refused(on_disk, {"train", (program_ / "tiny.toml").string(), "--in-process", "--set", corpus},
+                 {"tokenizer.model", "No space left on device"});
+}
+
+}  // namespace
+}  // namespace thinpipe
