@@ -11,12 +11,19 @@ void add_lab_command(CLI::App& app) {
   auto* lab = app.add_subcommand("lab", "experiments that check the method");
   lab->require_subcommand(1);
   auto json = std::make_shared<bool>(false);
-  auto* exactness = lab->add_subcommand("exactness", "a cut model against an uncut reference, and what coarser packs cost");
+  auto* exactness =
+      lab->add_subcommand("exactness", "a cut model against an uncut reference, and what coarser packs cost");
   exactness->add_flag("--json", *json, "one JSON object on the last line");
   exactness->callback([json] { lab_exactness(*json); });
   auto* optimizer = lab->add_subcommand("optimizer", "does the optimiser keep the weights in the subspace?");
   optimizer->add_flag("--json", *json, "one JSON object on the last line");
   optimizer->callback([json] { lab_optimizer(*json); });
+  auto minutes = std::make_shared<double>(3.0);
+  auto* defaults =
+      lab->add_subcommand("default", "train the default model and its dense counterpart for the same time");
+  defaults->add_option("--minutes", *minutes, "each")->check(CLI::Range(0.05, 10000.0))->capture_default_str();
+  defaults->add_flag("--json", *json, "one JSON object on the last line");
+  defaults->callback([json, minutes] { lab_default(*minutes, *json); });
 }
 
 void add_bench_command(CLI::App& app) {
@@ -24,9 +31,12 @@ void add_bench_command(CLI::App& app) {
   bench->require_subcommand(1);
   auto json = std::make_shared<bool>(false);
   auto options = std::make_shared<BenchTableOptions>();
-  auto* table = bench->add_subcommand("table", "a subspace stage by the anchor table, by the direct form, and a dense stage");
+  auto* table =
+      bench->add_subcommand("table", "a subspace stage by the anchor table, by the direct form, and a dense stage");
   table->add_flag("--json", *json, "one JSON object on the last line");
-  table->add_option("--rounds", options->rounds, "alternating measurements")->check(CLI::Range(1, 1000))->capture_default_str();
+  table->add_option("--rounds", options->rounds, "alternating measurements")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   table->add_option("--threads", options->threads, "compute threads")->check(CLI::Range(1, 256))->capture_default_str();
   table->callback([options, json] { bench_table(*options, *json); });
 }

@@ -16,7 +16,8 @@
 
 namespace {
 
-// Says it in one line, whatever the message holds: libtorch puts a stack behind its own, a path may have line ends in it.
+// Says it in one line, whatever the message holds: libtorch puts a stack behind its own, a path may have line ends in
+// it.
 void complain(std::string_view message) {
   for (const std::string_view stack : {"\nException raised from", "\nframe #"}) {
     message = message.substr(0, message.find(stack));

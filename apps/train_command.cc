@@ -80,7 +80,8 @@ void train(const TrainOptions& options) {
 
   const auto& manifest = corpus.manifest;
   fmt::print("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
-             config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab, manifest.train_unigram_entropy);
+             config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
+             manifest.train_unigram_entropy);
   fmt::print("run: {}\n", folder.path().string());
   const SystemClock clock;
   const auto start = clock.now();
@@ -104,9 +105,12 @@ void add_train_command(CLI::App& app) {
   command->add_option("--set", options->overrides, "override a key: --set model.d=512")->expected(1)->take_all();
   command->add_option("--steps", options->steps, "same as --set train.steps=N");
   command->add_option("--device", options->device, "cpu, cuda or cuda:N");
-  command->add_option("--run-dir", options->run_dir, "where the run's files go; none: a new folder in the data directory");
+  command->add_option("--run-dir", options->run_dir,
+                      "where the run's files go; none: a new folder in the data directory");
   command->add_flag("--in-process", options->in_process, "all stages in this process");
-  command->footer("Examples:\n  thinpipe train --in-process\n  thinpipe train my.toml --in-process --set optim.lr=0.01 --steps 100");
+  command->footer(
+      "Examples:\n  thinpipe train --in-process\n"
+      "  thinpipe train my.toml --in-process --set optim.lr=0.01 --steps 100");
   command->callback([options] { train(*options); });
 }
 

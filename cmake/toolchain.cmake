@@ -42,13 +42,19 @@ find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
 
 if(THINPIPE_TORCH)
-  # Only the CPU library and c10 are linked: no autograd, no Python, none of the distributed parts.
+  # Only the CPU library and c10 are linked: no Python, none of the distributed parts. Autograd is part of torch_cpu;
+  # only lab/ uses it, for the reference model.
   find_path(TORCH_INCLUDE_DIR ATen/ATen.h REQUIRED)
   find_library(TORCH_CPU_LIBRARY torch_cpu REQUIRED)
   find_library(C10_LIBRARY c10 REQUIRED)
   add_library(thinpipe_torch INTERFACE)
   target_include_directories(thinpipe_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIR})
   target_link_libraries(thinpipe_torch INTERFACE ${TORCH_CPU_LIBRARY} ${C10_LIBRARY})
+  # A libtorch with CUDA registers its kernels when this library is loaded; nothing refers to it by name.
+  find_library(TORCH_CUDA_LIBRARY torch_cuda)
+  if(TORCH_CUDA_LIBRARY)
+    target_link_options(thinpipe_torch INTERFACE -Wl,--no-as-needed,${TORCH_CUDA_LIBRARY},--as-needed)
+  endif()
 
   # OpenBLAS built on OpenMP shares libtorch's thread pool: one setting for both, and a product called from inside a
   # parallel loop stays on its thread. The RPATH (not RUNPATH: it must reach libtorch's own lookup of libblas.so.3) makes

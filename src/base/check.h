@@ -11,8 +11,8 @@ namespace thinpipe {
 
 }  // namespace thinpipe
 
-#define TP_CHECK(condition, ...)                                                                  \
-  do {                                                                                            \
-    if (!(condition)) [[unlikely]]                                                                \
-      ::thinpipe::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));       \
+#define TP_CHECK(condition, ...)                                                            \
+  do {                                                                                      \
+    if (!(condition)) [[unlikely]]                                                          \
+      ::thinpipe::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -70,8 +70,8 @@ uint64_t stream_of(std::string_view name) {
 }
 
 std::array<uint32_t, 4> CounterRng::block(uint64_t number) const {
-  return philox4x32({static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32),
-                     static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)},
+  return philox4x32({static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), static_cast<uint32_t>(stream_),
+                     static_cast<uint32_t>(stream_ >> 32)},
                     {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
 }
 
@@ -121,7 +121,8 @@ void CounterRng::fill_unit_variance(uint64_t first, std::span<double> out) const
   while (filled < out.size()) {
     const uint64_t index = first + filled;
     const auto words = block(index / 4);
-    for (size_t lane = index % 4; lane < 4 && filled < out.size(); ++lane) out[filled++] = unit_variance_of(words[lane]);
+    for (size_t lane = index % 4; lane < 4 && filled < out.size(); ++lane)
+      out[filled++] = unit_variance_of(words[lane]);
   }
 }
 

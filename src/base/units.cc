@@ -21,7 +21,8 @@ constexpr Unit kDurations[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, 
 constexpr Unit kSizes[] = {{"b", 1},      {"kb", 1e3},      {"mb", 1e6},        {"gb", 1e9},
                            {"kib", 1024}, {"mib", 1048576}, {"gib", 1073741824}};
 
-// The number in the smallest unit, rounded; `bare_unit` is the factor of a number without a unit (0: refused, unless 0).
+// The number in the smallest unit, rounded; `bare_unit` is the factor of a number without a unit (0: refused, unless
+// 0).
 Result<uint64_t> parse(std::string_view text, std::span<const Unit> units, double bare_unit, std::string_view what,
                        std::string_view example) {
   const auto refuse = [&] {
@@ -82,8 +83,10 @@ std::string format_rate(uint64_t bits_per_second) {
 std::string format_duration(Duration duration) {
   if (duration.count() == 0) return "0s";
   const auto ns = static_cast<double>(duration.count());
-  if (ns >= 3600e9) return fmt::format("{}h{:02d}m", duration.count() / 3'600'000'000'000, duration.count() / 60'000'000'000 % 60);
-  if (ns >= 60e9) return fmt::format("{}m{:02d}s", duration.count() / 60'000'000'000, duration.count() / 1'000'000'000 % 60);
+  if (ns >= 3600e9)
+    return fmt::format("{}h{:02d}m", duration.count() / 3'600'000'000'000, duration.count() / 60'000'000'000 % 60);
+  if (ns >= 60e9)
+    return fmt::format("{}m{:02d}s", duration.count() / 60'000'000'000, duration.count() / 1'000'000'000 % 60);
   if (ns >= 1e9) return shortest(ns / 1e9, "s");
   if (ns >= 1e6) return shortest(ns / 1e6, "ms");
   if (ns >= 1e3) return shortest(ns / 1e3, "us");

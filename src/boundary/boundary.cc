@@ -38,7 +38,8 @@ class PackedBoundary final : public Boundary {
   }
 
   Result<ForwardContent> decode_forward(std::span<const std::byte> message, int64_t sequences) const override {
-    if (message.size() != forward_bytes(sequences)) return wrong_size("forward", message.size(), forward_bytes(sequences));
+    if (message.size() != forward_bytes(sequences))
+      return wrong_size("forward", message.size(), forward_bytes(sequences));
     const size_t ids_size = ids_bytes(sequences, length_, vocab_);
     auto tokens = read_ids(message.first(ids_size), sequences, length_, vocab_);
     if (!tokens) return tokens.error();
@@ -54,7 +55,8 @@ class PackedBoundary final : public Boundary {
   }
 
   Result<at::Tensor> decode_backward(std::span<const std::byte> message, int64_t sequences) const override {
-    if (message.size() != backward_bytes(sequences)) return wrong_size("backward", message.size(), backward_bytes(sequences));
+    if (message.size() != backward_bytes(sequences))
+      return wrong_size("backward", message.size(), backward_bytes(sequences));
     return unpack_tensor(pack_, message, sequences * length_, width_, options_);
   }
 

@@ -1,6 +1,6 @@
 // What crosses a cut, both ways. Forward: the microbatch's token ids and its stream; backward: the stream's gradient. A
-// boundary turns them into the bytes of one message and back; it neither sends nor keeps anything. Every size follows from
-// the run's config, and decoding refuses any other (docs/wire.md).
+// boundary turns them into the bytes of one message and back; it neither sends nor keeps anything. Every size follows
+// from the run's config, and decoding refuses any other (docs/wire.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,8 +44,8 @@ class Boundary {
   virtual size_t backward_bytes(int64_t sequences) const = 0;
 };
 
-// Cut number `cut` (from 0) of the config's model: coordinates (k wide) in a subspace model, x (d wide) in a dense one, in
-// the config's pack. Tensors are decoded with `options`.
+// Cut number `cut` (from 0) of the config's model: coordinates (k wide) in a subspace model, x (d wide) in a dense one,
+// in the config's pack. Tensors are decoded with `options`.
 std::unique_ptr<Boundary> make_boundary(const RunConfig& config, int64_t vocab, int64_t cut,
                                         const at::TensorOptions& options);
 

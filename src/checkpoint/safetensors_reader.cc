@@ -1,3 +1,4 @@
+// Reading a safetensors file: nothing in it is believed before it is checked.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Writing a safetensors file: the header, then the tensors' bytes, under its name only when all of it is on the disk.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -171,7 +172,8 @@ void add_model(Table& table) {
       [](RunConfig& config) { config.model.kv_heads = config.model.heads; });
   add("mlp_width", &C::mlp_width, whole(1, 1 << 20), "inner width of SwiGLU", "8/3 d, rounded up to a multiple of 32",
       [](RunConfig& config) { config.model.mlp_width = default_mlp_width(config.model.d); });
-  add("positions", &C::positions, one_of<Positions>(), "how the model knows where a token stands (`learned` is refused: no model here has it)");
+  add("positions", &C::positions, one_of<Positions>(),
+      "how the model knows where a token stands (`learned` is refused: no model here has it)");
   add("rope_base", &C::rope_base, above(0, 1e12), "base of the rotary frequencies");
   add("qk_norm", &C::qk_norm, truth(), "normalise queries and keys before they meet");
   add("norm_eps", &C::norm_eps, above(0, 1), "added to the mean square in every norm");
@@ -216,11 +218,13 @@ void add_optim(Table& table) {
   using C = OptimConfig;
   SectionKeys add(
       table, "optim", [](auto& config) -> auto& { return config.optim; },
-      "The optimizer. muon takes the blocks' matrices and adamw everything else; adamw takes all; row_adamw takes the subspace's "
-      "coordinates and adamw the rest.");
+      "The optimizer. muon takes the blocks' matrices and adamw everything else; adamw takes all; row_adamw takes the "
+      "subspace's coordinates and adamw the rest.");
   add("kind", &C::kind, one_of<OptimizerKind>(), "the optimizer of the blocks' matrices");
-  add("lr", &C::lr, above(0, 100), "peak learning rate of the matrices; with kind = \"adamw\", of everything");
-  add("adamw_lr", &C::adamw_lr, above(0, 100), "peak learning rate of what muon does not take; unused with \"adamw\"");
+  add("lr", &C::lr, above(0, 100),
+      "peak learning rate of the matrices; with kind = \"adamw\" or \"row_adamw\", of everything");
+  add("adamw_lr", &C::adamw_lr, above(0, 100),
+      "peak learning rate of what muon does not take; unused with \"adamw\" and \"row_adamw\"");
   add("embedding_lr_scale", &C::embedding_lr_scale, above(0, 1e6), "times adamw_lr for the embedding, muon runs only");
   add("beta1", &C::beta1, from_to_below(0, 1), "adamw's decay of the first moment");
   add("beta2", &C::beta2, from_to_below(0, 1), "adamw's decay of the second moment");
@@ -238,10 +242,10 @@ void add_pipeline(Table& table) {
   using C = PipelineConfig;
   SectionKeys add(
       table, "pipeline", [](auto& config) -> auto& { return config.pipeline; }, "How the blocks are cut into stages.");
-  add("stages", &C::stages, whole(1, 4096), "stages; at most one per block", "1, or the number of cuts",
-      [](RunConfig& config) {
-        const size_t cuts = config.pipeline.cuts.size();
-        if (cuts > 0) config.pipeline.stages = static_cast<int64_t>(cuts);
+  add("stages", &C::stages, whole(1, 4096), "stages; at most one per block",
+      "the number of cuts, or 4, or as many as there are blocks if they are fewer", [](RunConfig& config) {
+        const auto cuts = static_cast<int64_t>(config.pipeline.cuts.size());
+        config.pipeline.stages = cuts > 0 ? cuts : std::min<int64_t>(4, config.model.blocks);
       });
   add("cuts", &C::cuts, list_of_whole(1, 4096, 4096),
       "blocks per stage, summing to model.blocks; empty: as even as can be, the rest early");
@@ -257,7 +261,8 @@ void add_subspace(Table& table) {
   add("rank", &C::rank, whole(1, 65536), "dimensions of the subspace, k; at most d");
   add("full_rank_tail", &C::full_rank_tail, whole(0, 4096),
       "the last n blocks have dense output projections; all of them must stand in the last stage");
-  add("anchors", &C::anchors, one_of<Anchors>(), "the frozen token table all stages share, or a trainable one per group");
+  add("anchors", &C::anchors, one_of<Anchors>(),
+      "the frozen token table all stages share, or a trainable one per group");
   add("anchor_groups", &C::anchor_groups, list_of_whole(1, 4096, 4096),
       "blocks per trainable table; a later cut may join groups, never split one", "with anchors = \"stage\", the cuts",
       [](RunConfig& config) {
@@ -278,10 +283,13 @@ void add_boundary(Table& table) {
   using C = BoundaryConfig;
   SectionKeys add(
       table, "boundary", [](auto& config) -> auto& { return config.boundary; }, "What crosses a cut.");
-  add("kind", &C::kind, one_of<BoundaryKind>(), "coordinates, or x itself", "that of model.mode", [](RunConfig& config) {
-    config.boundary.kind = config.model.is_subspace() ? BoundaryKind::kSubspace : BoundaryKind::kDense;
-  });
-  add("pack", &C::pack, one_of<Pack>(), "how its numbers are written (docs/wire.md); the ints have a scale per token");
+  add("kind", &C::kind, one_of<BoundaryKind>(), "coordinates, or x itself", "that of model.mode",
+      [](RunConfig& config) {
+        config.boundary.kind = config.model.is_subspace() ? BoundaryKind::kSubspace : BoundaryKind::kDense;
+      });
+  add("pack", &C::pack, one_of<Pack>(), "how its numbers are written (docs/wire.md); the ints have a scale per token",
+      "`int4` for coordinates, `fp32` for x",
+      [](RunConfig& config) { config.boundary.pack = config.model.is_subspace() ? Pack::kInt4 : Pack::kFp32; });
 }
 
 const Table& table() {

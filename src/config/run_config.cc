@@ -46,13 +46,16 @@ void check_parts_no_model_has(const ModelConfig& model) {
                         : fmt::format("{}: {} is not something these models have; leave the key out", key, what));
   };
   if (model.tied_head) {
-    refuse("model.tied_head = true", "a tied head", "whose embedding lies in the subspace while the head needs all of d");
+    refuse("model.tied_head = true", "a tied head",
+           "whose embedding lies in the subspace while the head needs all of d");
   }
   if (model.output_bias) {
-    refuse("model.output_bias = true", "a bias of width d on an output projection", "it would push the stream out of the subspace");
+    refuse("model.output_bias = true", "a bias of width d on an output projection",
+           "it would push the stream out of the subspace");
   }
   if (model.post_norm == PostNorm::kGain) {
-    refuse("model.post_norm = \"gain\"", "a norm with gains after a sublayer", "its gains would turn the stream out of the subspace");
+    refuse("model.post_norm = \"gain\"", "a norm with gains after a sublayer",
+           "its gains would turn the stream out of the subspace");
   }
   if (model.positions == Positions::kLearned) {
     refuse("model.positions = \"learned\"", "a learned position table",
@@ -65,8 +68,8 @@ void check_anchor_groups(const RunConfig& config) {
   const std::string shown = toml_text(groups);
   const int64_t sum = std::accumulate(groups.begin(), groups.end(), int64_t{0});
   if (sum != config.model.blocks) {
-    throw UserError(fmt::format("subspace.anchor_groups = {}: sums to {}, needs to sum to model.blocks = {}", shown, sum,
-                                config.model.blocks));
+    throw UserError(fmt::format("subspace.anchor_groups = {}: sums to {}, needs to sum to model.blocks = {}", shown,
+                                sum, config.model.blocks));
   }
   // Every cut must fall on the edge of a group.
   int64_t cut = 0;
@@ -75,8 +78,9 @@ void check_anchor_groups(const RunConfig& config) {
     int64_t edge = 0;
     for (size_t i = 0; i < groups.size() && edge < cut; ++i) edge += groups[i];
     if (edge != cut) {
-      throw UserError(fmt::format("subspace.anchor_groups = {}: a cut after block {} would split a group; cut only between groups",
-                                  shown, cut));
+      throw UserError(
+          fmt::format("subspace.anchor_groups = {}: a cut after block {} would split a group; cut only between groups",
+                      shown, cut));
     }
   }
 }
@@ -86,14 +90,17 @@ void check_subspace(const RunConfig& config) {
   const auto& subspace = model.subspace;
   const bool sends_coordinates = config.boundary.kind == BoundaryKind::kSubspace;
   if (sends_coordinates && !model.is_subspace()) {
-    throw UserError("boundary.kind = \"subspace\": needs model.mode = \"subspace\", a dense stream lies in no subspace");
+    throw UserError(
+        "boundary.kind = \"subspace\": needs model.mode = \"subspace\", a dense stream lies in no subspace");
   }
   if (!sends_coordinates && model.is_subspace()) {
-    throw UserError("boundary.kind = \"dense\": needs model.mode = \"dense\", a subspace model's stream is its coordinates");
+    throw UserError(
+        "boundary.kind = \"dense\": needs model.mode = \"dense\", a subspace model's stream is its coordinates");
   }
   if (!model.is_subspace()) {
     if (config.optim.kind == OptimizerKind::kRowAdamw) {
-      throw UserError("optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes \"adamw\" or \"muon\"");
+      throw UserError(
+          "optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes \"adamw\" or \"muon\"");
     }
     return;
   }
@@ -101,13 +108,15 @@ void check_subspace(const RunConfig& config) {
     throw UserError(fmt::format("subspace.rank = {}: needs to be at most model.d = {}", subspace.rank, model.d));
   }
   if (subspace.full_rank_tail > model.blocks) {
-    throw UserError(fmt::format("subspace.full_rank_tail = {}: needs to be at most model.blocks = {}", subspace.full_rank_tail, model.blocks));
+    throw UserError(fmt::format("subspace.full_rank_tail = {}: needs to be at most model.blocks = {}",
+                                subspace.full_rank_tail, model.blocks));
   }
   const auto cuts = blocks_per_stage(config);
   if (cuts.back() < subspace.full_rank_tail) {
-    throw UserError(fmt::format(
-        "pipeline.cuts = {}: the last stage has {} blocks and needs all {} of subspace.full_rank_tail; cut after block {} or earlier",
-        toml_text(cuts), cuts.back(), subspace.full_rank_tail, model.first_dense_block()));
+    throw UserError(
+        fmt::format("pipeline.cuts = {}: the last stage has {} blocks and needs all {} of subspace.full_rank_tail; cut "
+                    "after block {} or earlier",
+                    toml_text(cuts), cuts.back(), subspace.full_rank_tail, model.first_dense_block()));
   }
   if (subspace.anchors == Anchors::kStage) check_anchor_groups(config);
 }

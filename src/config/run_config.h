@@ -49,12 +49,12 @@ struct SubspaceConfig {
 
 // [model]. Symbols as in the method: d, L (blocks), V (vocab, in [data]).
 struct ModelConfig {
-  ModelMode mode = ModelMode::kDense;
-  int64_t d = 256;          // width of the residual stream
+  ModelMode mode = ModelMode::kSubspace;
+  int64_t d = 320;          // width of the residual stream
   int64_t blocks = 4;       // L
   int64_t heads = 4;        // query heads; divides d
   int64_t kv_heads = 4;     // key/value heads; divides heads
-  int64_t mlp_width = 704;  // SwiGLU's inner width
+  int64_t mlp_width = 864;  // SwiGLU's inner width
   Positions positions = Positions::kRope;
   double rope_base = 10000.0;
   bool qk_norm = false;
@@ -90,8 +90,8 @@ struct DataConfig {
 struct TrainConfig {
   int64_t steps = 300;
   int64_t seq_len = 256;     // T
-  int64_t microbatch = 8;    // B, sequences in a microbatch
-  int64_t microbatches = 1;  // M, microbatches in a step
+  int64_t microbatch = 4;    // B, sequences in a microbatch
+  int64_t microbatches = 4;  // M, microbatches in a step
   uint64_t seed = 1;
   Precision precision = Precision::kFloat32;
   std::string device = "cpu";   // "cpu", "cuda", "cuda:N"
@@ -125,7 +125,7 @@ struct OptimConfig {
 
 // [pipeline]
 struct PipelineConfig {
-  int64_t stages = 1;
+  int64_t stages = 4;
   std::vector<int64_t> cuts;  // blocks per stage, summing to model.blocks; empty: as even as can be, the rest early
   ScheduleKind schedule = ScheduleKind::k1f1b;
 
@@ -134,8 +134,8 @@ struct PipelineConfig {
 
 // [boundary]
 struct BoundaryConfig {
-  BoundaryKind kind = BoundaryKind::kDense;  // follows model.mode
-  Pack pack = Pack::kFp32;
+  BoundaryKind kind = BoundaryKind::kSubspace;  // follows model.mode
+  Pack pack = Pack::kInt4;                      // int4 for coordinates, fp32 for x
 
   bool operator==(const BoundaryConfig&) const = default;
 };

@@ -23,7 +23,8 @@ namespace {
 class Subject {
  public:
   Subject(const ModelConfig& config, int64_t vocab, int64_t blocks, const TokenBatch& batch)
-      : stage_(config, vocab, {1, 1 + blocks, config.blocks}, Precision::kFloat32, 1, at::Device("cpu")), batch_(batch) {
+      : stage_(config, vocab, {1, 1 + blocks, config.blocks}, Precision::kFloat32, 1, at::Device("cpu")),
+        batch_(batch) {
     const std::vector<int64_t> shape{batch.sequences() * batch.length(), config.boundary_width()};
     stream_ = fill_random(CounterRng(1, "stream"), shape, 1.0, stage_.options());
     grad_ = fill_random(CounterRng(1, "grad"), shape, 1e-3, stage_.options());
@@ -59,6 +60,7 @@ void bench_table(const BenchTableOptions& options, bool json) {
   const auto batch = BatchSource(corpus, train).training(0, 0);
 
   ModelConfig config;
+  config.mode = ModelMode::kDense;
   config.d = options.d;
   config.heads = std::max<int64_t>(1, options.d / 64);
   config.kv_heads = config.heads;
@@ -74,8 +76,9 @@ void bench_table(const BenchTableOptions& options, bool json) {
 
   const auto tokens = static_cast<double>(options.sequences * options.length);
   const int64_t distinct = index_tokens(batch.inputs()).unique.size(0);
-  fmt::print("stage of {} blocks, d = {}, k = {}, microbatch of {} tokens of the default corpus ({} distinct), {} thread(s)\n",
-             options.blocks, options.d, options.rank, tokens, distinct, options.threads);
+  fmt::print(
+      "stage of {} blocks, d = {}, k = {}, microbatch of {} tokens of the default corpus ({} distinct), {} thread(s)\n",
+      options.blocks, options.d, options.rank, tokens, distinct, options.threads);
   for (auto* subject : {&dense, &table, &direct}) subject->run();  // warm up
   std::vector<double> dense_s, table_s, direct_s, over_direct, over_dense;
   for (int64_t round = 0; round < options.rounds; ++round) {

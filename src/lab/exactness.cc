@@ -21,7 +21,8 @@ std::vector<at::Tensor> microbatches(const TrainConfig& train) {
   std::vector<at::Tensor> batches;
   const int64_t count = train.microbatch * (train.seq_len + 1);
   for (int64_t m = 0; m < train.microbatches; ++m) {
-    batches.push_back(at::arange(count, at::kLong).mul(5 + m).add(m).remainder(kVocab - m).view({train.microbatch, -1}));
+    batches.push_back(
+        at::arange(count, at::kLong).mul(5 + m).add(m).remainder(kVocab - m).view({train.microbatch, -1}));
   }
   return batches;
 }
@@ -31,9 +32,11 @@ class CutModel {
   explicit CutModel(const RunConfig& config) : config_(config) {
     int64_t first = 0;
     for (const int64_t count : blocks_per_stage(config)) {
-      stages_.push_back(std::make_unique<Stage>(config.model, kVocab, BlockRange{first, first + count, config.model.blocks},
+      stages_.push_back(std::make_unique<Stage>(config.model, kVocab,
+                                                BlockRange{first, first + count, config.model.blocks},
                                                 Precision::kFloat64, kSeed, at::Device("cpu")));
-      boundaries_.push_back(make_boundary(config, kVocab, static_cast<int64_t>(boundaries_.size()), stages_.back()->options()));
+      boundaries_.push_back(
+          make_boundary(config, kVocab, static_cast<int64_t>(boundaries_.size()), stages_.back()->options()));
       first += count;
     }
     for (auto* parameter : parameters()) move_off_start(*parameter);
@@ -62,7 +65,10 @@ class CutModel {
     at::Tensor grad;
     for (size_t i = stages_.size(); i-- > 0;) {
       grad = stages_[i]->backward(std::move(passes[i]), grad);
-      if (i > 0) grad = boundaries_[i - 1]->decode_backward(boundaries_[i - 1]->encode_backward(grad, {0, number}), sequences).take();
+      if (i > 0)
+        grad = boundaries_[i - 1]
+                   ->decode_backward(boundaries_[i - 1]->encode_backward(grad, {0, number}), sequences)
+                   .take();
     }
     return loss_sum;
   }
@@ -75,7 +81,8 @@ class CutModel {
       parameter.value.add_(at::linspace(-0.4, 0.5, parameter.value.numel(), at::kDouble));
     }
     if (parameter.name.starts_with("anchors.")) {
-      parameter.value.mul_(at::linspace(0.5, 1.5, config_.model.d, at::kDouble).add(0.1 * (parameter.name.back() - '0')));
+      parameter.value.mul_(
+          at::linspace(0.5, 1.5, config_.model.d, at::kDouble).add(0.1 * (parameter.name.back() - '0')));
     }
   }
 

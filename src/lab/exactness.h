@@ -16,16 +16,16 @@ struct ExactnessError {
   std::string worst;    // the parameter it belongs to
 };
 
-// The config's model, cut as its pipeline says, three microbatches. Gains and trainable anchors are moved off their first
-// values, so that a forgotten factor shows.
+// The config's model, cut as its pipeline says, three microbatches. Gains and trainable anchors are moved off their
+// first values, so that a forgotten factor shows.
 ExactnessError measure_exactness(const RunConfig& config);
 
 struct ExactnessCase {
   std::string name;
   RunConfig config;
 };
-// The models `thinpipe lab exactness` checks: positions, grouped queries, qk-norm, uneven cuts, tails, anchors, norms, and
-// both forms of reading the stream.
+// The models `thinpipe lab exactness` checks: positions, grouped queries, qk-norm, uneven cuts, tails, anchors, norms,
+// and both forms of reading the stream.
 std::vector<ExactnessCase> exactness_cases();
 
 }  // namespace thinpipe

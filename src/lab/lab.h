@@ -1,5 +1,5 @@
-// The experiments and benchmarks behind `thinpipe lab NAME` and `thinpipe bench NAME`: each prints a small table, and with
-// `json` one JSON object on the last line.
+// The experiments and benchmarks behind `thinpipe lab NAME` and `thinpipe bench NAME`: each prints a small table, and
+// with `json` one JSON object on the last line.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,20 @@
 
 namespace thinpipe {
 
-// The cut model against the uncut reference, and what other packs cost. Exits through UserError never; always prints.
+// The cut model against the uncut reference, and what other packs cost.
 void lab_exactness(bool json);
 // 200 steps of the literal optimiser: does W stay in the subspace?
 void lab_optimizer(bool json);
 
+// Trains the default config and its dense counterpart for so long each, in this process, and prints both losses.
+void lab_default(double minutes, bool json);
+
 struct BenchTableOptions {
   int64_t d = 512;
   int64_t rank = 32;
-  int64_t blocks = 2;     // of the stage
-  int64_t sequences = 16; // B
-  int64_t length = 256;   // T
+  int64_t blocks = 2;      // of the stage
+  int64_t sequences = 16;  // B
+  int64_t length = 256;    // T
   int64_t rounds = 5;
   int threads = 1;
 };

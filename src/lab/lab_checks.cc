@@ -25,13 +25,15 @@ RunConfig literal_config() {
 double drift_after_training(LiteralRule rule) {
   const auto config = literal_config();
   constexpr int64_t kVocab = 53;
-  Stage stage(config.model, kVocab, {0, config.model.blocks, config.model.blocks}, Precision::kFloat64, 1, at::Device("cpu"));
+  Stage stage(config.model, kVocab, {0, config.model.blocks, config.model.blocks}, Precision::kFloat64, 1,
+              at::Device("cpu"));
   TensorMap parameters;
   for (const auto& parameter : stage.parameters().all()) parameters[parameter.name] = parameter.value;
   const auto& side = *stage.subspace();
-  LiteralTraining training(config, materialise(config.model, parameters, side.u()),
-                           FixedTable(1, kVocab, config.model.d, config.model.subspace.anchor_std, side.u().options()).whole(),
-                           side.basis(), rule);
+  LiteralTraining training(
+      config, materialise(config.model, parameters, side.u()),
+      FixedTable(1, kVocab, config.model.d, config.model.subspace.anchor_std, side.u().options()).whole(), side.basis(),
+      rule);
   for (int64_t step = 0; step < config.train.steps; ++step) {
     training.step(step, {at::arange(16, at::kLong).mul(3 + step % 5).add(step).remainder(kVocab).view({2, 8})});
   }
@@ -51,7 +53,8 @@ void lab_exactness(bool json) {
   }
   nlohmann::ordered_json summary = {{"max_rel_grad_error", worst_gradient}, {"max_rel_loss_error", worst_loss}};
   fmt::print("\n{:<52} {:>12} {:>12}\n", "the same cut in other packs", "loss", "gradients");
-  const std::pair<const char*, Pack> packs[] = {{"fp32", Pack::kFp32}, {"bf16", Pack::kBf16}, {"int8", Pack::kInt8}, {"int4", Pack::kInt4}};
+  const std::pair<const char*, Pack> packs[] = {
+      {"fp32", Pack::kFp32}, {"bf16", Pack::kBf16}, {"int8", Pack::kInt8}, {"int4", Pack::kInt4}};
   for (const auto& [name, pack] : packs) {
     auto config = exactness_cases().front().config;
     config.boundary.pack = pack;

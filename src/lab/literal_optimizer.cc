@@ -11,8 +11,13 @@
 
 namespace thinpipe {
 
-LiteralTraining::LiteralTraining(const RunConfig& config, TensorMap weights, at::Tensor t_fixed, Basis basis, LiteralRule rule)
-    : config_(config), weights_(std::move(weights)), t_fixed_(std::move(t_fixed)), basis_(std::move(basis)), rule_(rule) {
+LiteralTraining::LiteralTraining(const RunConfig& config, TensorMap weights, at::Tensor t_fixed, Basis basis,
+                                 LiteralRule rule)
+    : config_(config),
+      weights_(std::move(weights)),
+      t_fixed_(std::move(t_fixed)),
+      basis_(std::move(basis)),
+      rule_(rule) {
   for (const auto& [name, weight] : weights_) {
     m_[name] = at::zeros_like(weight);
     const bool per_row = confined(name) && rule_ == LiteralRule::kRowAdamw;

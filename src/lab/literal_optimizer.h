@@ -21,7 +21,8 @@ class LiteralTraining {
   // weights: from materialise().
   LiteralTraining(const RunConfig& config, TensorMap weights, at::Tensor t_fixed, Basis basis, LiteralRule rule);
 
-  // One optimiser step on these microbatches, and the change-over when the config says it is due. Returns the mean loss.
+  // One optimiser step on these microbatches, and the change-over when the config says it is due. Returns the mean
+  // loss.
   double step(int64_t number, const std::vector<at::Tensor>& tokens);
 
   const TensorMap& weights() const { return weights_; }

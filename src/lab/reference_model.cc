@@ -20,7 +20,8 @@ at::Tensor angles(int64_t positions, int64_t width, double base, const at::Tenso
 at::Tensor rotate(const at::Tensor& x, double base) {
   const auto angle = angles(x.size(2), x.size(3), base, x.options());
   const auto parts = x.chunk(2, -1);
-  return at::cat({parts[0] * angle.cos() - parts[1] * angle.sin(), parts[1] * angle.cos() + parts[0] * angle.sin()}, -1);
+  return at::cat({parts[0] * angle.cos() - parts[1] * angle.sin(), parts[1] * angle.cos() + parts[0] * angle.sin()},
+                 -1);
 }
 
 class Reference {
@@ -77,24 +78,31 @@ class Reference {
 
   at::Tensor anchor(int64_t group, const at::Tensor& ids) const {
     if (!config_.is_subspace()) return {};
-    const auto table = config_.subspace.anchors == Anchors::kStage ? weights_.at(fmt::format("anchors.{}", group)) : t_fixed_;
+    const auto table =
+        config_.subspace.anchors == Anchors::kStage ? weights_.at(fmt::format("anchors.{}", group)) : t_fixed_;
     return table.index({ids}) + position_part(ids.size(1));
   }
 
-  const at::Tensor& weight(int64_t block, const char* name) const { return weights_.at(fmt::format("blocks.{}.{}", block, name)); }
+  const at::Tensor& weight(int64_t block, const char* name) const {
+    return weights_.at(fmt::format("blocks.{}.{}", block, name));
+  }
 
   // norm(x) o g, or with an anchor norm(x - e) o g + norm(e) o g_e.
   at::Tensor normed(const at::Tensor& x, const at::Tensor& e, int64_t block, const std::string& part) const {
     const auto& gain = weight(block, (part + "_norm").c_str());
     if (!e.defined()) return norm(x, config_.norm_eps) * gain;
-    return norm(x - e, config_.norm_eps) * gain + norm(e, config_.norm_eps) * weight(block, (part + "_anchor_norm").c_str());
+    return norm(x - e, config_.norm_eps) * gain +
+           norm(e, config_.norm_eps) * weight(block, (part + "_anchor_norm").c_str());
   }
 
   at::Tensor run_block(at::Tensor x, const at::Tensor& e, int64_t block) const {
     const int64_t sequences = x.size(0), length = x.size(1), dim = config_.head_dim();
-    const auto parts = normed(x, e, block, "attn").matmul(weight(block, "wqkv"))
+    const auto parts = normed(x, e, block, "attn")
+                           .matmul(weight(block, "wqkv"))
                            .split_with_sizes({config_.heads * dim, config_.kv_heads * dim, config_.kv_heads * dim}, -1);
-    const auto heads = [&](const at::Tensor& columns) { return columns.reshape({sequences, length, -1, dim}).transpose(1, 2); };
+    const auto heads = [&](const at::Tensor& columns) {
+      return columns.reshape({sequences, length, -1, dim}).transpose(1, 2);
+    };
     auto q = heads(parts[0]), k = heads(parts[1]), v = heads(parts[2]);
     if (config_.qk_norm) {
       q = norm(q, config_.norm_eps) * weight(block, "q_norm");
@@ -108,7 +116,8 @@ class Reference {
     k = k.repeat_interleave(group, 1);
     v = v.repeat_interleave(group, 1);
     const auto future = at::ones({length, length}, at::kBool).triu(1);
-    const auto scores = (q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(dim))).masked_fill(future, -INFINITY);
+    const auto scores =
+        (q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(dim))).masked_fill(future, -INFINITY);
     const auto attended = scores.softmax(-1).matmul(v).transpose(1, 2).flatten(2);
     x = x + attended.matmul(weight(block, "wp1"));
     const auto gate_up = normed(x, e, block, "mlp").matmul(weight(block, "wgu")).chunk(2, -1);

@@ -1,6 +1,6 @@
-// e, what the coordinates are anchored to (METHOD 1, 5): x = c U^T + e with e = the token's row of an anchor table, plus
-// its position's sinusoids if positions are sinusoidal. One AnchorTable per anchor group; one AnchorRows per microbatch and
-// group, shared by all of the group's blocks.
+// e, what the coordinates are anchored to (METHOD 1, 5): x = c U^T + e with e = the token's row of an anchor table,
+// plus its position's sinusoids if positions are sinusoidal. One AnchorTable per anchor group; one AnchorRows per
+// microbatch and group, shared by all of the group's blocks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,10 +19,10 @@ namespace thinpipe {
 // For one microbatch. `u` distinct tokens; the position parts are undefined with rotary positions.
 struct AnchorRows {
   TokenIndex tokens;
-  at::Tensor e;                  // (u, d) the distinct tokens' rows
-  at::Tensor positions;          // (T, d) sinusoids
-  at::Tensor coordinates;        // (BT, k) e U of each row, its position's included
-  at::Tensor squared;            // (BT) ||e||^2, likewise
+  at::Tensor e;            // (u, d) the distinct tokens' rows
+  at::Tensor positions;    // (T, d) sinusoids
+  at::Tensor coordinates;  // (BT, k) e U of each row, its position's included
+  at::Tensor squared;      // (BT) ||e||^2, likewise
 
   // Gradients, gathered over the group's reads when the table is trainable (else undefined).
   at::Tensor d_e;            // (u, d)
@@ -35,7 +35,8 @@ struct AnchorRows {
 
 class AnchorTable {
  public:
-  // name: of the trainable table's parameter. `fixed` is shared by all groups and is the first value of a trainable table.
+  // name: of the trainable table's parameter. `fixed` is shared by all groups and is the first value of a trainable
+  // table.
   AnchorTable(const ModelConfig& config, const std::string& name, std::shared_ptr<const FixedTable> fixed,
               ParameterSet& parameters);
 

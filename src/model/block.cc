@@ -30,12 +30,15 @@ Parameter& add_output(const ModelConfig& config, int64_t index, int number, int6
   // The stream grows by 2L output projections; this keeps its variance at initialisation from growing with L.
   const double std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.blocks));
   if (!subspace) {
-    return parameters.add_random(fmt::format("blocks.{}.wp{}", index, number), ParameterKind::kMatrix, {inputs, config.d}, std);
+    return parameters.add_random(fmt::format("blocks.{}.wp{}", index, number), ParameterKind::kMatrix,
+                                 {inputs, config.d}, std);
   }
   // A U^T has entries of this std when A's is larger by sqrt(d / k).
   const int64_t k = config.subspace.rank;
-  const double scale = config.subspace.zero_init ? 0.0 : std::sqrt(static_cast<double>(config.d) / static_cast<double>(k));
-  auto& a = parameters.add_random(fmt::format("blocks.{}.a{}", index, number), ParameterKind::kCoordinates, {inputs, k}, std * scale);
+  const double scale =
+      config.subspace.zero_init ? 0.0 : std::sqrt(static_cast<double>(config.d) / static_cast<double>(k));
+  auto& a = parameters.add_random(fmt::format("blocks.{}.a{}", index, number), ParameterKind::kCoordinates, {inputs, k},
+                                  std * scale);
   a.full_width = config.d;
   return a;
 }
@@ -59,7 +62,8 @@ Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters)
     k_gain_ = &parameters.add_ones(fmt::format("blocks.{}.k_norm", index), ParameterKind::kGain, {config.head_dim()});
   }
   wp1_ = &add_output(config, index, 1, q, subspace, parameters);
-  mlp_reader_ = add_reader(config, index, "mlp", "wgu", {config.mlp_width, config.mlp_width}, subspace, wide_gradient_, parameters);
+  mlp_reader_ = add_reader(config, index, "mlp", "wgu", {config.mlp_width, config.mlp_width}, subspace, wide_gradient_,
+                           parameters);
   wp2_ = &add_output(config, index, 2, config.mlp_width, subspace, parameters);
 }
 
@@ -79,7 +83,8 @@ void Block::normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape
   if (q_gain_ == nullptr) return;
   const auto denormalise = [&](const at::Tensor& columns, Parameter& gain, const QkNormPass& kept) {
     auto d_raw = at::zeros_like(kept.raw);
-    ops::rms_norm_backward(columns.reshape({-1, shape.head_dim}).contiguous(), kept.raw, kept.s, gain.value, d_raw, gain.grad);
+    ops::rms_norm_backward(columns.reshape({-1, shape.head_dim}).contiguous(), kept.raw, kept.s, gain.value, d_raw,
+                           gain.grad);
     columns.copy_(d_raw.view_as(columns));
   };
   denormalise(d_qkv.narrow(1, 0, shape.query_width()), *q_gain_, pass.q_norm);
@@ -92,6 +97,7 @@ at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context,
   kept.qkv = attention_reader_->forward(stream, context, kept.attention_read);
   normalise_qk(kept.qkv, context.shape, kept);
   rotate(kept.qkv, context, /*inverse=*/false);
+  kept.qkv = context.products.operand(kept.qkv);  // q, k and v are operands too; the probabilities stay as they are
   kept.attended = ops::attention(kept.qkv, context.shape);
   const auto middle = context.products.multiply_add(stream, kept.attended.output, wp1_->value);
   kept.gate_up = mlp_reader_->forward(middle, context, kept.mlp_read);

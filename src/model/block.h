@@ -49,7 +49,8 @@ class Block {
   void normalise_qk(at::Tensor& qkv, const AttentionShape& shape, BlockPass& pass) const;
   void normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape, const BlockPass& pass);
   // dL/d(hidden) of stream += hidden W, adding W's gradient.
-  at::Tensor write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight, const BlockContext& context);
+  at::Tensor write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,
+                            const BlockContext& context);
 
   double norm_eps_;
   bool wide_gradient_;

@@ -1,3 +1,4 @@
+// Reading a stream that is x itself: RMSNorm, then one product.
 #include <ATen/ATen.h>
 
 #include "model/reader.h"

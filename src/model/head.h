@@ -1,5 +1,6 @@
-// The end of the model: final norm, head product, cross entropy. The logits of a microbatch would be the largest tensor of
-// all (BT x V), so they are made, used and dropped a slice of rows at a time; the gradient is taken in the same sweep.
+// The end of the model: final norm, head product, cross entropy. The logits of a microbatch would be the largest tensor
+// of all (BT x V), so they are made, used and dropped a slice of rows at a time; the gradient is taken in the same
+// sweep.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,8 @@
 
 namespace thinpipe {
 
-Parameter& ParameterSet::add(std::string name, ParameterKind kind, at::Tensor value, std::vector<int64_t> column_blocks) {
+Parameter& ParameterSet::add(std::string name, ParameterKind kind, at::Tensor value,
+                             std::vector<int64_t> column_blocks) {
   TP_CHECK(find(name) == nullptr, "two parameters named {}", name);
   auto grad = at::zeros_like(value);
   return parameters_.emplace_back(

@@ -13,10 +13,10 @@ namespace thinpipe {
 
 // What the optimiser needs to know to choose a rule.
 enum class ParameterKind {
-  kMatrix,     // of a block, (in, out); muon's
-  kEmbedding,  // (V, d)
-  kHead,       // (d, V)
-  kGain,       // of a norm; never decayed
+  kMatrix,                // of a block, (in, out); muon's
+  kEmbedding,             // (V, d)
+  kHead,                  // (d, V)
+  kGain,                  // of a norm; never decayed
   kCoordinates,           // A1, A2 of a subspace block: (n, k), standing for A U^T (n, d)
   kEmbeddingCoordinates,  // E: (V, k), standing for E U^T
 };

@@ -4,9 +4,7 @@
 
 namespace thinpipe {
 
-at::ScalarType storage_type(Precision precision) {
-  return precision == Precision::kFloat64 ? at::kDouble : at::kFloat;
-}
+at::ScalarType storage_type(Precision precision) { return precision == Precision::kFloat64 ? at::kDouble : at::kFloat; }
 
 at::Tensor Products::operand(const at::Tensor& a) const { return round_ ? a.to(at::kBFloat16).to(a.scalar_type()) : a; }
 

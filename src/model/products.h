@@ -1,5 +1,5 @@
-// Matrix products at the run's precision. bf16 rounds both operands to bf16 and multiplies in float32: what bf16 hardware
-// computes, on machines that have none.
+// Matrix products at the run's precision. bf16 rounds both operands to bf16 and multiplies in float32: what bf16
+// hardware computes, on machines that have none.
 #pragma once
 
 #include <ATen/core/Tensor.h>

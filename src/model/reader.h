@@ -1,5 +1,6 @@
-// How a block reads the residual stream: Y = norm(x) W, the input product of attention and of the MLP. A dense stream is
-// x itself; a subspace stream is c, and x = c U^T + e is formed (direct form) or never formed (anchor table, METHOD 1b).
+// How a block reads the residual stream: Y = norm(x) W, the input product of attention and of the MLP. A dense stream
+// is x itself; a subspace stream is c, and x = c U^T + e is formed (direct form) or never formed (anchor table, METHOD
+// 1b).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,20 +23,20 @@ struct BlockContext {
   const RopeTable* rope;  // null: positions are in the stream already
   Products products;
   // Subspace blocks only:
-  const at::Tensor* u = nullptr;    // (d, k), in the run's type
-  AnchorRows* anchors = nullptr;    // of the block's group
+  const at::Tensor* u = nullptr;  // (d, k), in the run's type
+  AnchorRows* anchors = nullptr;  // of the block's group
   InputForm form = InputForm::kAuto;
 };
 
 // What a read keeps for its backward pass. Which fields are used depends on the form.
 struct ReadPass {
-  at::Tensor stream;    // x (BT, d) or c (BT, k)
-  at::Tensor x;         // (BT, d) direct: what was normalised (split: c U^T alone)
-  at::Tensor h;         // (BT, d) dense and direct: the product's left operand
-  at::Tensor a, b;      // (BT) the norms' scales: of the coordinates' part and of the anchor's; equal when joint
-  at::Tensor m;         // (k, n) table: U^T diag(g) W
-  at::Tensor table;     // (u, n) table: (e o g) W of the distinct tokens
-  at::Tensor p_table;   // (T, n) table, sinusoidal positions: the same of the positions
+  at::Tensor stream;   // x (BT, d) or c (BT, k)
+  at::Tensor x;        // (BT, d) direct: what was normalised (split: c U^T alone)
+  at::Tensor h;        // (BT, d) dense and direct: the product's left operand
+  at::Tensor a, b;     // (BT) the norms' scales: of the coordinates' part and of the anchor's; equal when joint
+  at::Tensor m;        // (k, n) table: U^T diag(g) W
+  at::Tensor table;    // (u, n) table: (e o g) W of the distinct tokens
+  at::Tensor p_table;  // (T, n) table, sinusoidal positions: the same of the positions
 };
 
 class StreamReader {

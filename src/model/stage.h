@@ -1,6 +1,6 @@
-// A stage: a contiguous range of the model's blocks, with the embedding if it is the first and the head and loss if it is
-// the last. It knows nothing of links or schedules: tokens and a stream in, a stream (or a loss) out, and back. The stream
-// is x (BT, d) in a dense model and c (BT, k) in a subspace model; its gradient is as wide.
+// A stage: a contiguous range of the model's blocks, with the embedding if it is the first and the head and loss if it
+// is the last. It knows nothing of links or schedules: tokens and a stream in, a stream (or a loss) out, and back. The
+// stream is x (BT, d) in a dense model and c (BT, k) in a subspace model; its gradient is as wide.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,8 +56,8 @@ class Stage {
   StagePass forward(TokenBatch batch, const at::Tensor& input, double loss_scale);
   // The forward pass alone, nothing kept: the output, or at the last stage the loss sum.
   StagePass evaluate(TokenBatch batch, const at::Tensor& input) const;
-  // `grad`: dL/d(output), undefined at the last stage. Adds to the parameters' gradients; returns dL/d(input), undefined
-  // at the first stage. Consumes both.
+  // `grad`: dL/d(output), undefined at the last stage. Adds to the parameters' gradients; returns dL/d(input),
+  // undefined at the first stage. Consumes both.
   at::Tensor backward(StagePass pass, at::Tensor grad);
 
   ParameterSet& parameters() { return parameters_; }

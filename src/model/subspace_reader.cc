@@ -1,5 +1,5 @@
-// The two forms of reading coordinates. They compute one function; the direct form is the naive twin, and the cheaper one
-// when a microbatch has few tokens (generation).
+// The two forms of reading coordinates. They compute one function; the direct form is the naive twin, and the cheaper
+// one when a microbatch has few tokens (generation).
 #include <ATen/ATen.h>
 
 #include "base/check.h"
@@ -86,7 +86,9 @@ class SubspaceReader final : public StreamReader {
     const auto& anchors = *context.anchors;
     const auto& c = pass.stream;
     const auto own_squared = c.square().sum(1);
-    const auto scale = [&](const at::Tensor& squared) { return (squared / static_cast<double>(d_)).add_(eps_).rsqrt_(); };
+    const auto scale = [&](const at::Tensor& squared) {
+      return (squared / static_cast<double>(d_)).add_(eps_).rsqrt_();
+    };
     if (split_) {
       pass.a = scale(own_squared);
       pass.b = scale(anchors.squared);
@@ -95,8 +97,8 @@ class SubspaceReader final : public StreamReader {
       pass.b = pass.a;
     }
     const auto gain = gain_.value.unsqueeze(1), anchor_gain = anchor_gain_.value;
-    pass.m = context.products.multiply((*context.u * gain).t(), weight_.value);       // (k, n)
-    pass.table = context.products.multiply(anchors.e * anchor_gain, weight_.value);   // (u, n)
+    pass.m = context.products.multiply((*context.u * gain).t(), weight_.value);      // (k, n)
+    pass.table = context.products.multiply(anchors.e * anchor_gain, weight_.value);  // (u, n)
     auto y = context.products.multiply(c, pass.m);
     ops::table_read_(y, pass.a, pass.b, pass.table, anchors.tokens);
     if (anchors.positions.defined()) {

@@ -21,11 +21,13 @@ SubspaceSide::SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t fir
                            ParameterSet& parameters)
     : config_(config), options_(parameters.options()) {
   set_basis(make_basis(seed, config.d, config.subspace.rank));
-  const auto fixed = std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, parameters.options());
+  const auto fixed =
+      std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, parameters.options());
   const auto all = anchor_group_starts(config);
   for (size_t group = 0; group < all.size(); ++group) {
     const int64_t end = group + 1 < all.size() ? all[group + 1] : config.blocks;
-    if (end <= first || all[group] >= last) continue;
+    // A group that lies wholly in the dense tail has no coordinates to anchor.
+    if (end <= first || all[group] >= last || all[group] > config.first_dense_block()) continue;
     starts_.push_back(all[group]);
     tables_.emplace_back(config, fmt::format("anchors.{}", group), fixed, parameters);
   }

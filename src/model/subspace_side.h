@@ -19,7 +19,7 @@ std::vector<int64_t> anchor_group_starts(const ModelConfig& config);
 
 class SubspaceSide {
  public:
-  // For a stage that holds blocks [first, last). Anchors of all groups that begin in it.
+  // For a stage that holds blocks [first, last). Anchors of all groups whose blocks it holds.
   SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t first, int64_t last, uint64_t seed,
                ParameterSet& parameters);
 

@@ -1,3 +1,4 @@
+// AdamW with decoupled weight decay, and its form for coordinates, whose second moment is one number per row.
 #include <ATen/ATen.h>
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Muon: the momentum of a matrix, orthogonalised by Newton-Schulz iterations, each block of columns for itself.
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// The optimiser of one stage: a rule per parameter, the learning rate's schedule, and the two halves of exact global-norm
-// clipping - this stage's share of the squared norm, and an update that takes the factor computed from all shares.
+// The optimiser of one stage: a rule per parameter, the learning rate's schedule, and the two halves of exact
+// global-norm clipping - this stage's share of the squared norm, and an update that takes the factor computed from all
+// shares.
 #pragma once
 
 #include <cstdint>

@@ -24,8 +24,8 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
   virtual void update(const UpdateStep& step) = 0;
-  // The basis changed: first moments turn with the coordinates, M <- M Q; per-coordinate second moments by the squares of
-  // Q's entries (METHOD 3). Only for parameters that are coordinates.
+  // The basis changed: first moments turn with the coordinates, M <- M Q; per-coordinate second moments by the squares
+  // of Q's entries (METHOD 3). Only for parameters that are coordinates.
   virtual void change_over(const at::Tensor& q) = 0;
   // Moments by name ("m", "v"), to be saved and restored in place.
   virtual std::vector<std::pair<std::string, at::Tensor>> state() = 0;
@@ -38,8 +38,8 @@ std::unique_ptr<UpdateRule> make_adamw(Parameter& parameter, const OptimConfig& 
 // ||(dL/dA)_i||^2 / d, so that the update is the momentum row times a scalar and W = A U^T stays in S.
 std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config, double weight_decay);
 
-// Muon (Jordan et al.): Nesterov momentum, orthogonalised by five Newton-Schulz steps, each column block by itself, times
-// sqrt(max(1, out / in)), for coordinates with out = d: NS(Y U^T) = NS(Y) U^T; decoupled decay.
+// Muon (Jordan et al.): Nesterov momentum, orthogonalised by five Newton-Schulz steps, each column block by itself,
+// times sqrt(max(1, out / in)), for coordinates with out = d: NS(Y U^T) = NS(Y) U^T; decoupled decay.
 std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config, double weight_decay);
 
 // The orthogonal factor of `matrix`, roughly: singular values are driven into about [0.7, 1.2].

@@ -41,7 +41,8 @@ Result<Basis> decode_basis(std::span<const std::byte> message, const Basis& curr
   std::memcpy(values.data(), message.data() + sizeof(version), count * sizeof(double));
   const auto u = doubles_tensor(values).view({current.d(), current.k()});
   const double error = (u.t().mm(u) - at::eye(current.k(), u.options())).abs().max().item<double>();
-  if (!(error < kOrthonormalTolerance)) return Error{fmt::format("basis version {} is not orthonormal (off by {})", version, error)};
+  if (!(error < kOrthonormalTolerance))
+    return Error{fmt::format("basis version {} is not orthonormal (off by {})", version, error)};
   return Basis{u, version};
 }
 

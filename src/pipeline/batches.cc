@@ -41,7 +41,8 @@ TokenBatch BatchSource::training(int64_t step, int64_t microbatch) const {
 }
 
 TokenBatch BatchSource::validation(int64_t first_window, int64_t count) const {
-  return read_batch(validation_shard_, count, train_.seq_len, [&](int64_t i) { return static_cast<uint64_t>(first_window + i); });
+  return read_batch(validation_shard_, count, train_.seq_len,
+                    [&](int64_t i) { return static_cast<uint64_t>(first_window + i); });
 }
 
 }  // namespace thinpipe

@@ -44,11 +44,15 @@ struct InProcessParts {
     const size_t count = cuts.size();
     for (size_t i = 0; i + 1 < count; ++i) {
       // One more upstream than the schedule needs: the next basis may follow the last gradient.
-      links.push_back(make_memory_link(schedule.stages[i].forward_capacity, schedule.stages[i + 1].backward_capacity + 1));
+      links.push_back(
+          make_memory_link(schedule.stages[i].forward_capacity, schedule.stages[i + 1].backward_capacity + 1));
     }
     int64_t first = 0;
     for (size_t i = 0; i < count; ++i) {
-      const StagePlace place{i, count, {first, first + cuts[i], run.model.blocks}, i > 0 ? links[i - 1].second.get() : nullptr,
+      const StagePlace place{i,
+                             count,
+                             {first, first + cuts[i], run.model.blocks},
+                             i > 0 ? links[i - 1].second.get() : nullptr,
                              i + 1 < count ? links[i].first.get() : nullptr};
       workers.push_back(std::make_unique<StageWorker>(config, vocab, place, schedule, batches));
       first += cuts[i];
@@ -119,7 +123,8 @@ std::vector<std::pair<std::string, at::Tensor>> InProcessPipeline::finish() {
   parts_->stop();
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (auto& worker : parts_->workers) {
-    for (const auto& parameter : worker->stage().parameters().all()) tensors.emplace_back(parameter.name, parameter.value);
+    for (const auto& parameter : worker->stage().parameters().all())
+      tensors.emplace_back(parameter.name, parameter.value);
   }
   if (auto* side = parts_->workers.front()->stage().subspace()) tensors.emplace_back("basis", side->basis().u);
   return tensors;

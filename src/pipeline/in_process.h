@@ -1,13 +1,13 @@
-// Training with every stage on a thread of this process, joined by in-memory links: the coordinator's loop, metrics as it
-// goes, validation loss at the end. The stages run the very code that runs over a network.
+// Training with every stage on a thread of this process, joined by in-memory links: the coordinator's loop, metrics as
+// it goes, validation loss at the end. The stages run the very code that runs over a network.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "base/clock.h"
 #include "config/run_config.h"

@@ -27,10 +27,11 @@ std::string Progress::line(const StepReport& report) const {
   std::string link;
   if (plan_.cuts > 0 && report.bytes > 0) {
     const double per_token = static_cast<double>(report.bytes) / static_cast<double>(report.tokens * plan_.cuts);
-    link = fmt::format("  {:.1f} bytes/token ({:.1f}x below fp32)", per_token, 8.0 * static_cast<double>(plan_.d) / per_token);
+    link = fmt::format("  {:.1f} bytes/token ({:.1f}x below fp32)", per_token,
+                       8.0 * static_cast<double>(plan_.d) / per_token);
   }
-  return fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s{}  ETA {}", report.step, plan_.total_steps, report.loss, rate, link,
-                     format_duration(std::chrono::seconds(static_cast<int64_t>(left + 0.5))));
+  return fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s{}  ETA {}", report.step, plan_.total_steps, report.loss,
+                     rate, link, format_duration(std::chrono::seconds(static_cast<int64_t>(left + 0.5))));
 }
 
 void Progress::step(const StepReport& report) {

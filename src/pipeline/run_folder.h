@@ -1,10 +1,9 @@
 // What a run leaves behind: config.toml as used, metrics.jsonl (one JSON object a line), the final weights.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "base/result.h"
@@ -12,8 +11,8 @@
 
 namespace thinpipe {
 
-// A file that only grows, by whole lines. A line that does not fit on the disk is taken back, so that what is there always
-// parses.
+// A file that only grows, by whole lines. A line that does not fit on the disk is taken back, so that what is there
+// always parses.
 class LineLog {
  public:
   static Result<LineLog> create(const std::filesystem::path& path);

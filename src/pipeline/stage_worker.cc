@@ -24,7 +24,8 @@ MessageNumber number_of(int64_t step, int64_t microbatch) {
 at::Device device_of(const TrainConfig& train) {
   const at::Device device(train.device);
   if (device.is_cuda() && !at::hasCUDA()) {
-    throw UserError(fmt::format("train.device = \"{}\": this build of libtorch has no CUDA; use \"cpu\"", train.device));
+    throw UserError(
+        fmt::format("train.device = \"{}\": this build of libtorch has no CUDA; use \"cpu\"", train.device));
   }
   return device;
 }
@@ -200,7 +201,7 @@ void StageWorker::count_bytes(StageReport& report) {
   };
   report.forward_bytes = sent(place_.next, counted_forward_);
   report.backward_bytes = sent(place_.previous, counted_backward_);
-  report.dropped_share = dropped_share_;
+  report.dropped_share = std::exchange(dropped_share_, 0);
 }
 
 }  // namespace thinpipe

@@ -1,5 +1,5 @@
-// One stage's part in training: runs the schedule's actions, talks to its neighbours through links and to the coordinator
-// through the barrier. Nothing in here knows whether the neighbours are threads or machines.
+// One stage's part in training: runs the schedule's actions, talks to its neighbours through links and to the
+// coordinator through the barrier. Nothing in here knows whether the neighbours are threads or machines.
 #pragma once
 
 #include <cstdint>

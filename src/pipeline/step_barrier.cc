@@ -14,7 +14,8 @@ void StepBarrier::give(const Command& command) {
 Result<std::vector<StageReport>> StepBarrier::gather() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    return failure_ || std::all_of(reports_.begin(), reports_.end(), [](const auto& report) { return report.has_value(); });
+    return failure_ ||
+           std::all_of(reports_.begin(), reports_.end(), [](const auto& report) { return report.has_value(); });
   });
   if (failure_) return *failure_;
   std::vector<StageReport> gathered;

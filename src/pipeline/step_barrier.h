@@ -1,5 +1,5 @@
-// Where the stages of an in-process run meet their coordinator: it hands out commands, they hand back reports. The first
-// failure sticks and wakes everybody, so a stage that dies never leaves the others waiting.
+// Where the stages of an in-process run meet their coordinator: it hands out commands, they hand back reports. The
+// first failure sticks and wakes everybody, so a stage that dies never leaves the others waiting.
 #pragma once
 
 #include <condition_variable>
@@ -39,8 +39,8 @@ struct BasisReport {
 };
 
 struct StageReport {
-  double loss_sum = 0;      // last stage
-  double squared_norm = 0;  // of this stage's gradients
+  double loss_sum = 0;          // last stage
+  double squared_norm = 0;      // of this stage's gradients
   uint64_t forward_bytes = 0;   // sent to the next stage since the last report
   uint64_t backward_bytes = 0;  // sent to the previous one
   std::string basis_hash;       // of the next basis, when this step moves it: ready means holding it

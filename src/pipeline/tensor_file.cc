@@ -8,7 +8,7 @@ namespace thinpipe {
 namespace {
 
 constexpr std::pair<Dtype, at::ScalarType> kTypes[] = {
-    {Dtype::kF64, at::kDouble}, {Dtype::kF32, at::kFloat}, {Dtype::kF16, at::kHalf}, {Dtype::kBf16, at::kBFloat16},
+    {Dtype::kF64, at::kDouble}, {Dtype::kF32, at::kFloat}, {Dtype::kF16, at::kHalf},  {Dtype::kBf16, at::kBFloat16},
     {Dtype::kI64, at::kLong},   {Dtype::kI32, at::kInt},   {Dtype::kI16, at::kShort}, {Dtype::kI8, at::kChar},
     {Dtype::kU8, at::kByte},    {Dtype::kBool, at::kBool}};
 
@@ -28,13 +28,16 @@ at::ScalarType scalar_type_of(Dtype dtype) {
 
 }  // namespace
 
-Status save_tensors(const std::filesystem::path& path, const NamedTensors& tensors, const SafetensorsMetadata& metadata) {
+Status save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                    const SafetensorsMetadata& metadata) {
   std::vector<at::Tensor> host;  // keeps the bytes alive until they are written
   std::vector<SafetensorsTensor> entries;
   for (const auto& [name, tensor] : tensors) {
     host.push_back(tensor.cpu().contiguous());
     const auto& copy = host.back();
-    entries.push_back({name, dtype_of(copy), copy.sizes().vec(),
+    entries.push_back({name,
+                       dtype_of(copy),
+                       copy.sizes().vec(),
                        {static_cast<const std::byte*>(copy.data_ptr()), static_cast<size_t>(copy.nbytes())}});
   }
   return write_safetensors(path, entries, metadata);

@@ -1,5 +1,5 @@
-// Tensors to and from safetensors files: the bridge between model/optim, which know tensors, and checkpoint, which knows
-// bytes.
+// Tensors to and from safetensors files: the bridge between model/optim, which know tensors, and checkpoint, which
+// knows bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -22,11 +22,15 @@ uint64_t bytes_of(const StepResult& step) {
   return total;
 }
 
-nlohmann::ordered_json metrics_line(const StepResult& step, const RunConfig& config, int64_t tokens_per_step, double elapsed_s) {
+nlohmann::ordered_json metrics_line(const StepResult& step, const RunConfig& config, int64_t tokens_per_step,
+                                    double elapsed_s) {
   nlohmann::ordered_json line = {
-      {"step", step.step + 1}, {"loss", step.loss}, {"grad_norm", step.norm},
+      {"step", step.step + 1},
+      {"loss", step.loss},
+      {"grad_norm", step.norm},
       {"lr", config.optim.lr * learning_rate_factor(config.optim, step.step, config.train.steps)},
-      {"tokens", (step.step + 1) * tokens_per_step}, {"seconds", elapsed_s}};
+      {"tokens", (step.step + 1) * tokens_per_step},
+      {"seconds", elapsed_s}};
   if (!step.applied) line["skipped"] = true;
   if (step.stages.size() > 1) {
     auto cuts = nlohmann::ordered_json::array();
@@ -36,8 +40,10 @@ nlohmann::ordered_json metrics_line(const StepResult& step, const RunConfig& con
     line["bytes"] = std::move(cuts);
   }
   if (const auto& basis = step.stages.back().basis) {
-    line["basis"] = {{"version", basis->version}, {"largest_angle_rad", basis->largest_angle_rad},
-                     {"energy_inside", basis->energy_inside}, {"orthogonality_error", basis->orthogonality_error}};
+    line["basis"] = {{"version", basis->version},
+                     {"largest_angle_rad", basis->largest_angle_rad},
+                     {"energy_inside", basis->energy_inside},
+                     {"orthogonality_error", basis->orthogonality_error}};
   }
   // Known one step after the change-over, when the stages next report.
   double dropped = 0;
@@ -69,10 +75,10 @@ TrainingResult train_in_process(const RunConfig& config, int64_t vocab, const Ba
     progress.step({number + 1, step.loss, tokens_per_step, bytes_of(step)});
     skipped_in_a_row = step.applied ? 0 : skipped_in_a_row + 1;
     if (skipped_in_a_row == kMaxSkippedInARow) {
-      throw UserError(fmt::format(
-          "the loss or its gradient was not finite for {} steps in a row up to step {}; lower optim.lr ({}) or lengthen "
-          "optim.warmup ({})",
-          kMaxSkippedInARow, number + 1, config.optim.lr, config.optim.warmup));
+      throw UserError(
+          fmt::format("the loss or its gradient was not finite for {} steps in a row up to step {}; lower optim.lr "
+                      "({}) or lengthen optim.warmup ({})",
+                      kMaxSkippedInARow, number + 1, config.optim.lr, config.optim.warmup));
     }
     result.steps = number + 1;
     result.final_loss = step.loss;

@@ -1,5 +1,5 @@
-// U, the orthonormal basis of the shared subspace S (METHOD 1): the same bits on every node, made from the run's seed and
-// afterwards only replaced by versions that travel with a commit.
+// U, the orthonormal basis of the shared subspace S (METHOD 1): the same bits on every node, made from the run's seed
+// and afterwards only replaced by versions that travel with a commit.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,6 @@
-// T_fixed, the frozen full-rank token table (METHOD 1): every node derives the rows it needs from the run's seed. Row t is
-// anchor_std * unit_variance of stream ("t_fixed" + t), element by element (docs/rng.md), rounded once to the run's type.
+// T_fixed, the frozen full-rank token table (METHOD 1): every node derives the rows it needs from the run's seed. Row t
+// is anchor_std * unit_variance of stream ("t_fixed" + t), element by element (docs/rng.md), the product rounded to
+// double and then to the run's type.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -28,13 +28,13 @@ double spectral_norm(const at::Tensor& c) {
 }
 
 Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha) {
-  const auto wide = c.to(at::kDouble);
+  const auto wide = c.cpu().to(at::kDouble);
   const double scale = spectral_norm(wide);
   // No gradients, or not finite ones: nothing to follow. (A step with such gradients is not committed either.)
   if (!(scale > 0) || !std::isfinite(scale)) return {basis.u, basis.version + 1};
-  const auto cu = wide.mm(basis.u);                                     // (d, k)
-  const auto outside = cu - basis.u.mm(basis.u.t().mm(cu));             // (I - UU^T) C U
-  const auto moved = basis.u + outside * (2.0 * alpha / scale);         // U - alpha R
+  const auto cu = wide.mm(basis.u);                              // (d, k)
+  const auto outside = cu - basis.u.mm(basis.u.t().mm(cu));      // (I - UU^T) C U
+  const auto moved = basis.u + outside * (2.0 * alpha / scale);  // U - alpha R
   auto [q, r] = at::linalg_qr(moved, "reduced");
   const auto sign = r.diagonal().sign();
   // Twice: QR of what is orthonormal already, so that U^T U = I holds to the last bits over any number of updates.
@@ -45,14 +45,15 @@ Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha) {
 at::Tensor change_of_coordinates(const Basis& before, const Basis& after) { return before.u.t().mm(after.u); }
 
 double dropped_share(const at::Tensor& a, const at::Tensor& q) {
-  const double whole = a.to(at::kDouble).square().sum().item<double>();
+  const auto host = a.cpu().to(at::kDouble);
+  const double whole = host.square().sum().item<double>();
   if (whole == 0) return 0;
-  const double kept = a.to(at::kDouble).mm(q).square().sum().item<double>();
+  const double kept = host.mm(q).square().sum().item<double>();
   return std::sqrt(std::max(0.0, 1.0 - kept / whole));
 }
 
 BasisDiagnostics diagnose(const Basis& before, const Basis& after, const at::Tensor& c) {
-  const auto wide = c.to(at::kDouble);
+  const auto wide = c.cpu().to(at::kDouble);
   const double total = wide.diagonal().sum().item<double>();
   const double inside = before.u.mul(wide.mm(before.u)).sum().item<double>();
   // The sine of the largest angle is the norm of what of U' lies outside U: accurate for small angles, unlike acos.

@@ -8,17 +8,17 @@
 
 namespace thinpipe {
 
-// U' = qf(U - alpha R), R = -2 (I - UU^T) C U / ||C||_2, thin QR with positive diagonal; version + 1. A C that is zero or
-// not finite gives U back.
+// U' = qf(U - alpha R), R = -2 (I - UU^T) C U / ||C||_2, thin QR with positive diagonal; version + 1. A C that is zero
+// or not finite gives U back.
 Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha);
 
 // Largest eigenvalue of a symmetric positive semidefinite matrix, by power iteration.
 double spectral_norm(const at::Tensor& c);
 
 struct BasisDiagnostics {
-  double largest_angle_rad;   // between the old and the new subspace
-  double energy_inside;       // share of tr C that lies in the old subspace
-  double orthogonality_error; // max |U'^T U' - I|
+  double largest_angle_rad;    // between the old and the new subspace
+  double energy_inside;        // share of tr C that lies in the old subspace
+  double orthogonality_error;  // max |U'^T U' - I|
 };
 BasisDiagnostics diagnose(const Basis& before, const Basis& after, const at::Tensor& c);
 

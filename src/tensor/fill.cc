@@ -33,7 +33,8 @@ at::Tensor fill_random_rows(uint64_t seed, uint64_t first_stream, const at::Tens
 }
 
 at::Tensor ids_tensor(std::span<const int32_t> ids, const at::TensorOptions& options) {
-  const auto host = at::empty({static_cast<int64_t>(ids.size())}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
+  const auto host =
+      at::empty({static_cast<int64_t>(ids.size())}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
   std::copy(ids.begin(), ids.end(), host.data_ptr<int64_t>());
   return host.to(options.device());
 }

@@ -1,4 +1,5 @@
-// Tensors from host memory and back: the places outside the fused kernels where raw pointers are needed.
+// Tensors from host memory and back: outside the kernels, raw pointers into tensors are needed here and in
+// pipeline/tensor_file.cc alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>

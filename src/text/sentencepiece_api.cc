@@ -15,7 +15,8 @@ std::filesystem::path module_path() {
   std::error_code code;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", code);
   const auto installed = program.parent_path().parent_path() / "lib/thinpipe" / THINPIPE_SENTENCEPIECE_NAME;
-  return !code && std::filesystem::exists(installed, code) ? installed : std::filesystem::path(THINPIPE_SENTENCEPIECE_BUILT);
+  return !code && std::filesystem::exists(installed, code) ? installed
+                                                           : std::filesystem::path(THINPIPE_SENTENCEPIECE_BUILT);
 }
 
 const SentencePieceApi* load_module() {

@@ -53,7 +53,8 @@ std::unique_ptr<PieceModel> load(std::string_view model) {
   return loaded;
 }
 
-std::string train(const std::vector<std::pair<std::string, std::string>>& options, ChunkSource& chunks, std::string* model) {
+std::string train(const std::vector<std::pair<std::string, std::string>>& options, ChunkSource& chunks,
+                  std::string* model) {
   ChunkIterator iterator(chunks);
   const std::unordered_map<std::string, std::string> named(options.begin(), options.end());
   const auto status = sp::SentencePieceTrainer::Train(named, &iterator, model);

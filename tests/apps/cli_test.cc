@@ -1,5 +1,5 @@
-// What a person can get wrong, one run of the program each: exit code 2, one line that names the key or the file and says
-// what would be right, and nothing half written.
+// What a person can get wrong, one run of the program each: exit code 2, one line that names the key or the file and
+// says what would be right, and nothing half written.
 #include <gtest/gtest.h>
 
 #include "apps/program.h"
@@ -30,7 +30,8 @@ TEST(CommandLine, ChecksItsOwnOptionsLikeTheKeysTheySet) {
   expect_refused(program, tiny_run({}, {"--set"}), {"--set", "missing"});
   expect_refused(program, tiny_run({}, {"--steps", "-1"}), {"train.steps = -1", "a whole number from 0 to"});
   expect_refused(program, tiny_run({}, {"--steps", "many"}), {"train.steps = \"many\"", "a whole number from 0 to"});
-  expect_refused(program, tiny_run({}, {"--device", "tpu"}), {"train.device = \"tpu\"", "\"cpu\", \"cuda\" or \"cuda:N\""});
+  expect_refused(program, tiny_run({}, {"--device", "tpu"}),
+                 {"train.device = \"tpu\"", "\"cpu\", \"cuda\" or \"cuda:N\""});
 }
 
 TEST(CommandLine, RefusesADeviceThisBuildDoesNotHaveBeforeDoingAnything) {
@@ -40,7 +41,7 @@ TEST(CommandLine, RefusesADeviceThisBuildDoesNotHaveBeforeDoingAnything) {
   EXPECT_FALSE(std::filesystem::exists(program.data()));
 }
 
-TEST(ConfigFile, IsNamedWhenItCannotBeRead) {
+TEST(CliConfig, IsNamedWhenItCannotBeRead) {
   const Program program;
   std::filesystem::create_directory(program / "folder");
   write_file(program / "broken.toml", "[model]\nd = = 32\n");
@@ -52,7 +53,7 @@ TEST(ConfigFile, IsNamedWhenItCannotBeRead) {
   expect_refused(program, {"train", "two\nlines.toml"}, {"two\\u000alines.toml", "No such file"});
 }
 
-TEST(ConfigFile, FaultsNameTheKeyThePlaceAndWhatWouldBeRight) {
+TEST(CliConfig, FaultsNameTheKeyThePlaceAndWhatWouldBeRight) {
   const Program program;
   test::write_tiny_run(program);
   write_file(program / "unknown.toml", "[model]\n\nhaeds = 4\n");
@@ -63,23 +64,28 @@ TEST(ConfigFile, FaultsNameTheKeyThePlaceAndWhatWouldBeRight) {
   expect_refused(program, tiny_run({"model.qk_norm=1"}), {"model.qk_norm = 1", "true or false"});
   expect_refused(program, tiny_run({"model.heads=3"}), {"model.heads = 3", "divide model.d = 32"});
   expect_refused(program, tiny_run({"pipeline.stages=3"}), {"pipeline.stages = 3", "at most model.blocks = 2"});
-  expect_refused(program, tiny_run({"pipeline.cuts=[1, 2]"}), {"pipeline.cuts = [1, 2]", "sum to model.blocks = 2"});
+  expect_refused(program, tiny_run({"pipeline.stages=2", "pipeline.cuts=[1, 2]"}),
+                 {"pipeline.cuts = [1, 2]", "sum to model.blocks = 2"});
   expect_refused(program, tiny_run({"pipeline.cuts=[0, 2]"}), {"pipeline.cuts = [0, 2]", "from 1 to"});
 }
 
-TEST(ConfigFile, ABoundaryTheModelCannotHaveIsRefused) {
+TEST(CliConfig, ABoundaryTheModelCannotHaveIsRefused) {
   const Program program;
   test::write_tiny_run(program);
-  expect_refused(program, tiny_run({"boundary.kind=subspace"}), {"boundary.kind = \"subspace\"", "model.mode = \"subspace\""});
-  const auto subspace = [](std::string setting) { return tiny_run({"model.mode=subspace", "pipeline.stages=2", setting}); };
+  expect_refused(program, tiny_run({"boundary.kind=subspace"}),
+                 {"boundary.kind = \"subspace\"", "model.mode = \"subspace\""});
+  const auto subspace = [](std::string setting) {
+    return tiny_run({"model.mode=subspace", "pipeline.stages=2", setting});
+  };
   expect_refused(program, subspace("boundary.kind=dense"), {"boundary.kind = \"dense\"", "model.mode = \"dense\""});
   expect_refused(program, subspace("subspace.rank=33"), {"subspace.rank = 33", "at most model.d = 32"});
   expect_refused(program, subspace("subspace.full_rank_tail=2"), {"pipeline.cuts = [1, 1]", "subspace.full_rank_tail"});
-  expect_refused(program, tiny_run({"model.mode=subspace", "pipeline.stages=2", "subspace.rank=6", "boundary.pack=int2"}),
+  expect_refused(program,
+                 tiny_run({"model.mode=subspace", "pipeline.stages=2", "subspace.rank=6", "boundary.pack=int2"}),
                  {"boundary.pack = \"int2\"", "subspace.rank = 6", "use 4 or 8"});
 }
 
-TEST(ConfigFile, WhatWouldLeaveTheSubspaceIsRefusedWithTheReason) {
+TEST(CliConfig, WhatWouldLeaveTheSubspaceIsRefusedWithTheReason) {
   const Program program;
   test::write_tiny_run(program);
   const auto subspace = [](std::string setting) { return tiny_run({"model.mode=subspace", setting}); };
@@ -89,7 +95,7 @@ TEST(ConfigFile, WhatWouldLeaveTheSubspaceIsRefusedWithTheReason) {
   expect_refused(program, subspace("model.positions=learned"), {"model.positions", "use \"rope\" or \"sinusoidal\""});
 }
 
-TEST(DataFiles, ACorpusThatIsNoTextIsNamed) {
+TEST(CliData, ACorpusThatIsNoTextIsNamed) {
   const Program program;
   test::write_tiny_run(program);
   write_file(program / "empty.txt", "");
@@ -107,7 +113,7 @@ TEST(DataFiles, ACorpusThatIsNoTextIsNamed) {
   EXPECT_FALSE(std::filesystem::exists(program.data()));
 }
 
-TEST(DataFiles, ACorpusTooShortForTheRunIsRefused) {
+TEST(CliData, ACorpusTooShortForTheRunIsRefused) {
   if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
   const Program program;
   test::write_tiny_run(program);
@@ -117,7 +123,7 @@ TEST(DataFiles, ACorpusTooShortForTheRunIsRefused) {
   expect_refused(program, tiny_run({"train.seq_len=60000"}), {"train.seq_len = 60000", "use at most"});
 }
 
-TEST(DataFiles, ATokenizerThatDoesNotFitIsNamed) {
+TEST(CliData, ATokenizerThatDoesNotFitIsNamed) {
   if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
   const Program program;
   test::write_tiny_run(program);
@@ -127,10 +133,13 @@ TEST(DataFiles, ATokenizerThatDoesNotFitIsNamed) {
   write_file(program / "whole.model", model);
   write_file(program / "cut.model", model.substr(0, model.size() - 1));
   write_file(program / "half.model", model.substr(0, model.size() / 2));
-  expect_refused(program, tiny_run({"data.tokenizer=missing.model"}), {"data.tokenizer", "missing.model", "No such file"});
-  expect_refused(program, tiny_run({"data.tokenizer=corpus.txt"}), {"corpus.txt", "not a complete sentencepiece model"});
+  expect_refused(program, tiny_run({"data.tokenizer=missing.model"}),
+                 {"data.tokenizer", "missing.model", "No such file"});
+  expect_refused(program, tiny_run({"data.tokenizer=corpus.txt"}),
+                 {"corpus.txt", "not a complete sentencepiece model"});
   expect_refused(program, tiny_run({"data.tokenizer=cut.model"}), {"cut.model", "not a complete sentencepiece model"});
-  expect_refused(program, tiny_run({"data.tokenizer=half.model"}), {"half.model", "not a complete sentencepiece model"});
+  expect_refused(program, tiny_run({"data.tokenizer=half.model"}),
+                 {"half.model", "not a complete sentencepiece model"});
   expect_refused(program, tiny_run({"data.tokenizer=whole.model", "data.vocab=301"}),
                  {"data.vocab = 301", "whole.model has 300 pieces", "set data.vocab = 300"});
 }

@@ -157,12 +157,15 @@ class Program {
   std::filesystem::path folder_;
 };
 
-// A run of three steps that takes no time: `thinpipe train tiny.toml --in-process`.
+// A run of three steps that takes no time: `thinpipe train tiny.toml --in-process`. Says all its tests rely on, so that
+// the defaults may change.
 inline void write_tiny_run(const Program& program) {
   write_file(program / "corpus.txt", english(800, 1));
   write_file(program / "tiny.toml",
-             "[model]\nd = 32\nblocks = 2\nheads = 2\n[data]\ncorpus = \"corpus.txt\"\nvocab = 300\n"
-             "[train]\nsteps = 3\nseq_len = 16\nmicrobatch = 4\n[subspace]\nrank = 8\n");
+             "[model]\nmode = \"dense\"\nd = 32\nblocks = 2\nheads = 2\n"
+             "[data]\ncorpus = \"corpus.txt\"\nvocab = 300\n"
+             "[train]\nsteps = 3\nseq_len = 16\nmicrobatch = 4\nmicrobatches = 1\n"
+             "[pipeline]\nstages = 1\n[subspace]\nrank = 8\nfull_rank_tail = 1\n[boundary]\npack = \"fp32\"\n");
 }
 
 // thinpipe train tiny.toml --in-process --set ... --set ... more
@@ -178,7 +181,8 @@ inline void expect_one_line(const Outcome& outcome, const Arguments& parts) {
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   EXPECT_TRUE(outcome.err.ends_with("\n")) << outcome.err;
   EXPECT_LT(outcome.err.size(), 400U) << "too long to read: " << outcome.err;
-  for (const auto& part : parts) EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " not in " << outcome.err;
+  for (const auto& part : parts)
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " not in " << outcome.err;
 }
 
 // What a failed command may leave: prepared corpora, whole ones. The cache is of use to the next attempt.

@@ -119,7 +119,8 @@ TEST(Boundary, NamesARankThatDoesNotFitThePack) {
     check_pack(config);
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("boundary.pack = \"int2\" with subspace.rank = 6"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("boundary.pack = \"int2\" with subspace.rank = 6"), std::string::npos)
+        << error.what();
   }
   config.model.subspace.rank = 8;
   EXPECT_NO_THROW(check_pack(config));

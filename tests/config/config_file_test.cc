@@ -77,7 +77,8 @@ TEST(ConfigFile, AbsentMlpWidthFollowsD) {
 TEST(ConfigFile, AbsentStagesFollowCuts) {
   EXPECT_EQ(parse("[pipeline]\ncuts = [1, 2, 1]").pipeline.stages, 3);
   EXPECT_EQ(parse("", {"pipeline.cuts=[1,3]"}).pipeline.stages, 2);
-  EXPECT_EQ(parse("[pipeline]\ncuts = []").pipeline.stages, 1);
+  EXPECT_EQ(parse("[pipeline]\ncuts = []").pipeline.stages, 4);
+  EXPECT_EQ(parse("[model]\nblocks = 2").pipeline.stages, 2);
 }
 
 TEST(Overrides, WinOverTheFileAndTheLastOneWins) {
@@ -115,10 +116,13 @@ TEST(ConfigFile, RefusesUnknownNamesAndNamesTheNearest) {
       {"[modle]\nd = 1", {}, "unknown section [modle] in x.toml:1: did you mean [model]?"},
       {"\n\n[xyzzyplugh]",
        {},
-       "unknown section [xyzzyplugh] in x.toml:3: the sections are model, data, train, optim, pipeline, subspace, boundary"},
+       "unknown section [xyzzyplugh] in x.toml:3: the sections are model, data, train, optim, pipeline, subspace, "
+       "boundary"},
       {"[model]\nhaeds = 4", {}, "unknown key model.haeds in x.toml:2: did you mean model.heads?"},
       {"[model]\nlr = 0.1", {}, "unknown key model.lr in x.toml:2: did you mean optim.lr?"},
-      {"[pipeline]\nxyzzyplugh = 0.1", {}, "unknown key pipeline.xyzzyplugh in x.toml:2: [pipeline] has stages, cuts, schedule"},
+      {"[pipeline]\nxyzzyplugh = 0.1",
+       {},
+       "unknown key pipeline.xyzzyplugh in x.toml:2: [pipeline] has stages, cuts, schedule"},
       {"[model]\n\"a\\nb\" = 1",
        {},
        "unknown key model.a\\u000ab in x.toml:2: [model] has mode, d, blocks, heads, kv_heads, mlp_width, "
@@ -231,13 +235,15 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       EXPECT_TRUE(said.starts_with(fmt::format("{} = ", key))) << said;
       EXPECT_NE(said.find(" in --set: needs "), std::string::npos) << said;
     }
-    for (const char* value : good) EXPECT_EQ(refusal("", {fmt::format("{}={}", key, value)}), "(accepted)");
+    // A rank of 1 fits whatever d is tried.
+    for (const char* value : good)
+      EXPECT_EQ(refusal("[subspace]\nrank = 1", {fmt::format("{}={}", key, value)}), "(accepted)");
   }
 }
 
 TEST(ConfigFile, RefusesKeysThatDisagree) {
   expect_refused({
-      {"[model]\nheads = 3", {}, "x.toml: model.heads = 3: needs to divide model.d = 256"},
+      {"[model]\nheads = 3", {}, "x.toml: model.heads = 3: needs to divide model.d = 320"},
       {"[model]\nkv_heads = 3", {}, "x.toml: model.kv_heads = 3: needs to divide model.heads = 4"},
       {"[model]\nkv_heads = 8", {}, "x.toml: model.kv_heads = 8: needs to divide model.heads = 4"},
       {"[model]\nd = 12",
@@ -253,9 +259,41 @@ TEST(ConfigFile, RefusesKeysThatDisagree) {
       {"[pipeline]\nstages = 2\ncuts = [1, 1, 2]",
        {},
        "x.toml: pipeline.cuts = [1, 1, 2]: has 3 entries, needs one per stage (pipeline.stages = 2)"},
+      {"[subspace]\nrank = 321", {}, "x.toml: subspace.rank = 321: needs to be at most model.d = 320"},
+      {"[subspace]\nfull_rank_tail = 2",
+       {},
+       "x.toml: pipeline.cuts = [1, 1, 1, 1]: the last stage has 1 blocks and needs all 2 of subspace.full_rank_tail; "
+       "cut after block 2 or earlier"},
+      {"[subspace]\nfull_rank_tail = 5",
+       {},
+       "x.toml: subspace.full_rank_tail = 5: needs to be at most model.blocks = 4"},
+      {"[subspace]\nanchors = \"stage\"\nanchor_groups = [2, 2]",
+       {"pipeline.cuts=[1,3]"},
+       "x.toml: subspace.anchor_groups = [2, 2]: a cut after block 1 would split a group; cut only between groups"},
+      {"[boundary]\nkind = \"dense\"",
+       {},
+       "x.toml: boundary.kind = \"dense\": needs model.mode = \"dense\", a subspace model's stream is its coordinates"},
+      {"[boundary]\nkind = \"subspace\"",
+       {"model.mode=dense"},
+       "x.toml: boundary.kind = \"subspace\": needs model.mode = \"subspace\", a dense stream lies in no subspace"},
+      {"[model]\ntied_head = true",
+       {},
+       "x.toml: model.tied_head = true: a tied head cannot be in a subspace model, whose embedding lies in the "
+       "subspace "
+       "while the head needs all of d"},
+      {"[model]\npost_norm = \"gain\"",
+       {},
+       "x.toml: model.post_norm = \"gain\": a norm with gains after a sublayer cannot be in a subspace model, its "
+       "gains "
+       "would turn the stream out of the subspace"},
+      {"[optim]\nkind = \"row_adamw\"",
+       {"model.mode=dense"},
+       "x.toml: optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes \"adamw\" or "
+       "\"muon\""},
       {"[pipeline]\ncuts = [1, 4]", {}, "x.toml: pipeline.cuts = [1, 4]: sums to 5, needs to sum to model.blocks = 4"},
   });
-  EXPECT_EQ(refusal("[model]\nd = 12\npositions = \"sinusoidal\""), "(accepted)");  // odd heads are fine without RoPE
+  EXPECT_EQ(refusal("[model]\nmode = \"dense\"\nd = 12\npositions = \"sinusoidal\""),
+            "(accepted)");  // odd heads are fine without RoPE
 }
 
 TEST(ConfigFile, WarmupMayOutlastTheRun) { EXPECT_EQ(refusal("[train]\nsteps = 5"), "(accepted)"); }

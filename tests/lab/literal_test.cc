@@ -23,7 +23,8 @@ TEST(LiteralForm, FiftyStepsInCoordinatesAreFiftyStepsInFull) {
   config.optim.weight_decay = 0.1;
   config.optim.clip = 0.5;
   config.train.steps = 50;
-  Stage stage(config.model, kVocab, {0, config.model.blocks, config.model.blocks}, Precision::kFloat64, 1, at::Device("cpu"));
+  Stage stage(config.model, kVocab, {0, config.model.blocks, config.model.blocks}, Precision::kFloat64, 1,
+              at::Device("cpu"));
   Optimizer optimizer(config.optim, config.train.steps, stage.parameters());
   auto& side = *stage.subspace();
   const auto parameters = [&] {
@@ -31,9 +32,10 @@ TEST(LiteralForm, FiftyStepsInCoordinatesAreFiftyStepsInFull) {
     for (const auto& parameter : stage.parameters().all()) all[parameter.name] = parameter.value;
     return all;
   };
-  LiteralTraining literal(config, materialise(config.model, parameters(), side.u()),
-                          FixedTable(1, kVocab, config.model.d, config.model.subspace.anchor_std, side.u().options()).whole(),
-                          side.basis(), LiteralRule::kRowAdamw);
+  LiteralTraining literal(
+      config, materialise(config.model, parameters(), side.u()),
+      FixedTable(1, kVocab, config.model.d, config.model.subspace.anchor_std, side.u().options()).whole(), side.basis(),
+      LiteralRule::kRowAdamw);
   double clipped = 0;
   for (int64_t step = 0; step < config.train.steps; ++step) {
     const auto tokens = at::arange(16, at::kLong).mul(3 + step % 7).add(step).remainder(kVocab).view({2, 8});
@@ -47,7 +49,8 @@ TEST(LiteralForm, FiftyStepsInCoordinatesAreFiftyStepsInFull) {
     optimizer.apply(step, factor);
     side.commit_tap();
     if ((step + 1) % 20 == 0) {
-      optimizer.change_over(stage.change_over(grassmann_step(side.basis(), side.second_moment(), config.model.subspace.update_rate)));
+      optimizer.change_over(
+          stage.change_over(grassmann_step(side.basis(), side.second_moment(), config.model.subspace.update_rate)));
     }
   }
   EXPECT_GT(clipped, 10);

@@ -76,6 +76,43 @@ TEST_P(Kernels, CrossEntropyAgreesWithLargeLogits) {
   }
 }
 
+TEST_P(Kernels, AnchorTableAgreesForwardAndBackward) {
+  const auto ids = at::arange(90, at::kLong).mul(7).remainder(41);
+  const auto tokens = index_tokens(ids);
+  const int64_t unique = tokens.unique.size(0), n = 37;
+  const auto a = random_tensor({90}, 1, options()), b = random_tensor({90}, 2, options());
+  const auto table = random_tensor({unique, n}, 3, options()), dy = random_tensor({90, n}, 4, options());
+  auto fused = random_tensor({90, n}, 5, options());
+  auto plain = fused.clone();
+  cpu_ops::table_read_(fused, a, b, table, tokens);
+  aten_ops::table_read_(plain, a, b, table, tokens);
+  EXPECT_LT(relative_error(fused, plain), tolerance());
+  const auto fused_back = cpu_ops::table_read_backward(dy, b, table, tokens);
+  const auto plain_back = aten_ops::table_read_backward(dy, b, table, tokens);
+  EXPECT_LT(relative_error(fused_back.dots, plain_back.dots), tolerance());
+  EXPECT_LT(relative_error(fused_back.d_table, plain_back.d_table), tolerance());
+}
+
+TEST_P(Kernels, GainProductBackwardAgrees) {
+  const auto x = random_tensor({50, 43}, 1, options()), w = random_tensor({50, 43}, 2, options());
+  const auto gain = random_tensor({50}, 3, options());
+  auto dw = random_tensor({50, 43}, 4, options()), dg = random_tensor({50}, 5, options());
+  auto dw_plain = dw.clone(), dg_plain = dg.clone();
+  cpu_ops::gain_product_backward(x, w, gain, dw, dg);
+  aten_ops::gain_product_backward(x, w, gain, dw_plain, dg_plain);
+  EXPECT_LT(relative_error(dw, dw_plain), tolerance());
+  EXPECT_LT(relative_error(dg, dg_plain), tolerance());
+}
+
+TEST(IndexTokens, FindsEveryRowOfEveryDistinctToken) {
+  const auto ids = at::tensor({5, 3, 5, 9, 3, 5}, at::kLong);
+  const auto tokens = index_tokens(ids);
+  EXPECT_TRUE(at::equal(tokens.unique, at::tensor({3, 5, 9}, at::kLong)));
+  EXPECT_TRUE(at::equal(tokens.inverse, at::tensor({1, 0, 1, 2, 0, 1}, at::kLong)));
+  EXPECT_TRUE(at::equal(tokens.order, at::tensor({1, 4, 0, 2, 5, 3}, at::kLong)));
+  EXPECT_TRUE(at::equal(tokens.offsets, at::tensor({0, 2, 5, 6}, at::kLong)));
+}
+
 TEST_P(Kernels, ThreadsDoNotChangeAttentionOrLoss) {
   const AttentionShape shape{3, 20, 4, 2, 6};
   const auto qkv = random_tensor({60, shape.qkv_width()}, 1, options());

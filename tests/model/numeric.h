@@ -24,8 +24,8 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).norm().item<double>() / scale;
 }
 
-// dL/dx for every element, by central differences. Truncation is O(h^2) ~ 1e-10 and rounding ~ 1e-16 / h = 1e-11 relative
-// to L, so gradients of order one agree to about 1e-8.
+// dL/dx for every element, by central differences. Truncation is O(h^2) ~ 1e-10 and rounding ~ 1e-16 / h = 1e-11
+// relative to L, so gradients of order one agree to about 1e-8.
 inline at::Tensor finite_difference(at::Tensor x, const std::function<double()>& loss) {
   constexpr double kStep = 1e-5;
   auto gradient = at::empty_like(x);

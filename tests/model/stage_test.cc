@@ -14,6 +14,7 @@ namespace {
 
 ModelConfig small_model() {
   ModelConfig config;
+  config.mode = ModelMode::kDense;
   config.d = 16;
   config.blocks = 3;
   config.heads = 4;

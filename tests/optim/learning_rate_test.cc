@@ -25,7 +25,8 @@ TEST(LearningRate, WarmsUpLinearlyToThePeak) {
 TEST(LearningRate, CosineAndLinearMeetHalfWay) {
   EXPECT_NEAR(learning_rate_factor(with(LrSchedule::kCosine), 55, 100), 0.55, 1e-12);
   EXPECT_NEAR(learning_rate_factor(with(LrSchedule::kLinear), 55, 100), 0.55, 1e-12);
-  EXPECT_GT(learning_rate_factor(with(LrSchedule::kCosine), 30, 100), learning_rate_factor(with(LrSchedule::kLinear), 30, 100));
+  EXPECT_GT(learning_rate_factor(with(LrSchedule::kCosine), 30, 100),
+            learning_rate_factor(with(LrSchedule::kLinear), 30, 100));
 }
 
 TEST(LearningRate, WsdStaysAtThePeakThenFallsToTheFloor) {

@@ -41,7 +41,8 @@ TEST(Adamw, EqualsTheRecurrenceWrittenOutPerElement) {
       const double g = 0.5 * parameter.grad.view({-1})[i].item<double>();
       m[i] = config.beta1 * m[i] + (1 - config.beta1) * g;
       v[i] = config.beta2 * v[i] + (1 - config.beta2) * g * g;
-      const double mhat = m[i] / (1 - std::pow(config.beta1, step + 1)), vhat = v[i] / (1 - std::pow(config.beta2, step + 1));
+      const double mhat = m[i] / (1 - std::pow(config.beta1, step + 1)),
+                   vhat = v[i] / (1 - std::pow(config.beta2, step + 1));
       w[i] = (1 - config.lr * config.weight_decay) * w[i] - config.lr * mhat / (std::sqrt(vhat) + config.eps);
       EXPECT_NEAR(parameter.value.view({-1})[i].item<double>(), w[i], 1e-14);
     }
@@ -101,7 +102,8 @@ TEST(Optimizer, GivesMuonTheMatricesAndAdamwTheRest) {
   Optimizer optimizer(config, 10, set);
   std::vector<std::string> names;
   for (const auto& [name, tensor] : optimizer.state()) names.push_back(name);
-  EXPECT_EQ(names, (std::vector<std::string>{"w.m", "embedding.m", "embedding.v", "head.m", "head.v", "gain.m", "gain.v"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"w.m", "embedding.m", "embedding.v", "head.m", "head.v", "gain.m", "gain.v"}));
 }
 
 TEST(Clipping, IsByTheGlobalNormOfAllParameters) {

@@ -1,7 +1,6 @@
 // Whatever the cut, the schedule and the number of microbatches in flight, training is the same training.
-#include <gtest/gtest.h>
-
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include "tiny_run.h"
 

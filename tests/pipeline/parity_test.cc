@@ -22,6 +22,7 @@ Reference load(const std::string& name) {
   auto file = SafetensorsFile::open("tests/pipeline/parity/dense_" + name + ".safetensors").take();
   const auto json = nlohmann::json::parse(file.metadata().at("config"));
   ModelConfig model;
+  model.mode = ModelMode::kDense;
   model.d = json["d"];
   model.blocks = json["blocks"];
   model.heads = json["heads"];

@@ -46,10 +46,10 @@ TEST(BasisMessage, RefusesWhatIsNotTheNextOrthonormalBasis) {
   auto message = encode_basis(next);
   EXPECT_EQ(basis_hash(decode_basis(message, current).take()), basis_hash(next));
   EXPECT_FALSE(decode_basis(std::span(message).first(message.size() - 1), current).ok());
-  EXPECT_FALSE(decode_basis(message, next).ok());                    // version 1 where 2 is due
-  EXPECT_FALSE(decode_basis(message, make_basis(1, 10, 4)).ok());    // another shape
+  EXPECT_FALSE(decode_basis(message, next).ok());                  // version 1 where 2 is due
+  EXPECT_FALSE(decode_basis(message, make_basis(1, 10, 4)).ok());  // another shape
   message[20] ^= std::byte{0x7f};
-  EXPECT_FALSE(decode_basis(message, current).ok());                 // not orthonormal any more
+  EXPECT_FALSE(decode_basis(message, current).ok());  // not orthonormal any more
 }
 
 }  // namespace

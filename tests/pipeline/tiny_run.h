@@ -57,6 +57,7 @@ inline RunConfig tiny_config(ModelMode mode) {
   config.model.subspace.rank = 8;
   config.model.subspace.update_every = 7;
   config.data.vocab = kTinyVocab;
+  config.pipeline.stages = 1;
   config.train.steps = 20;
   config.train.seq_len = 12;
   config.train.microbatch = 2;
@@ -81,7 +82,8 @@ inline std::vector<double> losses_of(const RunConfig& config, const TinyCorpus& 
 
 inline double largest_relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
   double worst = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
   return worst;
 }
 

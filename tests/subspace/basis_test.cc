@@ -27,7 +27,7 @@ TEST(Basis, IsTheSameBitsEverywhere) {
 TEST(FixedTable, HasUnitVarianceTimesItsStd) {
   const FixedTable table(1, 500, 64, 0.3, kFloats);
   const auto all = table.whole().to(at::kDouble);
-  EXPECT_NEAR(all.mean().item<double>(), 0, 0.01);           // 32000 values: 0.3 / sqrt(32000) = 0.0017
+  EXPECT_NEAR(all.mean().item<double>(), 0, 0.01);  // 32000 values: 0.3 / sqrt(32000) = 0.0017
   EXPECT_NEAR(all.std().item<double>(), 0.3, 0.01);
   EXPECT_LE(all.abs().max().item<double>(), 0.3 * 1.7320509);
 }

@@ -10,17 +10,19 @@
 namespace thinpipe {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian and so is every machine we run on");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian and so is every machine we run on");
 
 size_t id_width(int64_t vocab) { return vocab <= 65536 ? 2 : 4; }
 
 }  // namespace
 
-void pack_tensor(Pack pack_kind, const at::Tensor& tensor, Rounding rounding, PackRandom random, std::span<std::byte> out) {
+void pack_tensor(Pack pack_kind, const at::Tensor& tensor, Rounding rounding, PackRandom random,
+                 std::span<std::byte> out) {
   const auto host = tensor.cpu().contiguous();
   AT_DISPATCH_FLOATING_TYPES(host.scalar_type(), "pack_tensor", [&] {
-    pack<scalar_t>(pack_kind, {host.data_ptr<scalar_t>(), static_cast<size_t>(host.numel())}, host.size(0), host.size(1),
-                   rounding, random, out);
+    pack<scalar_t>(pack_kind, {host.data_ptr<scalar_t>(), static_cast<size_t>(host.numel())}, host.size(0),
+                   host.size(1), rounding, random, out);
   });
 }
 
@@ -29,7 +31,8 @@ Result<at::Tensor> unpack_tensor(Pack pack_kind, std::span<const std::byte> in, 
   const auto host = at::empty({rows, cols}, options.device(at::kCPU));
   Status status;
   AT_DISPATCH_FLOATING_TYPES(host.scalar_type(), "unpack_tensor", [&] {
-    status = unpack<scalar_t>(pack_kind, in, rows, cols, {host.data_ptr<scalar_t>(), static_cast<size_t>(host.numel())});
+    status =
+        unpack<scalar_t>(pack_kind, in, rows, cols, {host.data_ptr<scalar_t>(), static_cast<size_t>(host.numel())});
   });
   if (!status) return status.error();
   return host.to(options.device());
@@ -58,7 +61,8 @@ Result<at::Tensor> read_ids(std::span<const std::byte> in, int64_t sequences, in
   for (int64_t i = 0; i < sequences; ++i, at += 4) {
     uint32_t valid = 0;
     std::memcpy(&valid, at, 4);
-    if (valid != length) return Error{fmt::format("sequence {} has a valid length of {}; only {} is in use", i, valid, length)};
+    if (valid != length)
+      return Error{fmt::format("sequence {} has a valid length of {}; only {} is in use", i, valid, length)};
   }
   const auto tokens = at::empty({sequences, length + 1}, at::TensorOptions().dtype(at::kLong));
   const size_t width = id_width(vocab);
@@ -66,7 +70,8 @@ Result<at::Tensor> read_ids(std::span<const std::byte> in, int64_t sequences, in
   for (int64_t i = 0; i < tokens.numel(); ++i, at += width) {
     uint32_t id = 0;
     std::memcpy(&id, at, width);
-    if (id >= vocab) return Error{fmt::format("token id {} at position {} is not below the vocabulary of {}", id, i, vocab)};
+    if (id >= vocab)
+      return Error{fmt::format("token id {} at position {} is not below the vocabulary of {}", id, i, vocab)};
     ids[i] = id;
   }
   return tokens;

@@ -59,7 +59,8 @@ void forward_head(Head<const T> in, const AttentionShape& shape, T* scratch, T* 
   const T scale = T(1) / std::sqrt(static_cast<T>(shape.head_dim));
   for (int64_t first = 0; first < shape.length; first += kQueryBlock) {
     const int64_t rows = std::min(kQueryBlock, shape.length - first), keys = first + rows;
-    multiply(false, true, rows, keys, shape.head_dim, {in.q + first * stride, stride}, {in.k, stride}, T(0), {scratch, keys});
+    multiply(false, true, rows, keys, shape.head_dim, {in.q + first * stride, stride}, {in.k, stride}, T(0),
+             {scratch, keys});
     cpu_kernels<T>().causal_softmax(scratch, rows, first, scale, lse + first);
     multiply(false, false, rows, shape.head_dim, keys, {scratch, keys}, {in.v, stride}, T(0),
              {output + first * shape.query_width(), shape.query_width()});

@@ -6,8 +6,8 @@
 namespace thinpipe::THINPIPE_KERNELS {
 namespace {
 
-// exp by range reduction, 2^n * exp(r) with |r| <= ln2 / 2, and a polynomial: unlike expf it vectorises. Within 2 ulp of
-// exp on [-87, 88] (a test compares), 0 or a huge finite number beyond.
+// exp by range reduction, 2^n * exp(r) with |r| <= ln2 / 2, and a polynomial: unlike expf it vectorises. Within 2 ulp
+// of exp on [-87, 88] (a test compares), 0 or a huge finite number beyond.
 inline float exp_of(float x) {
   constexpr float kLog2e = 1.44269504f;
   constexpr float kLn2High = 0.693359375f;
@@ -238,10 +238,18 @@ double cross_entropy(T* logits, const int64_t* targets, int64_t rows, int64_t vo
 }
 
 template <class T>
-constexpr CpuKernels<T> kTable{rms_norm<T>,       rms_norm_backward<T>,    rope<T>,
-                               swiglu<T>,         swiglu_backward<T>,      causal_softmax<T>,
-                               causal_softmax_again<T>, softmax_backward<T>, table_read<T>,
-                               table_read_backward<T>, gain_product_backward<T>, cross_entropy<T>};
+constexpr CpuKernels<T> kTable{rms_norm<T>,
+                               rms_norm_backward<T>,
+                               rope<T>,
+                               swiglu<T>,
+                               swiglu_backward<T>,
+                               causal_softmax<T>,
+                               causal_softmax_again<T>,
+                               softmax_backward<T>,
+                               table_read<T>,
+                               table_read_backward<T>,
+                               gain_product_backward<T>,
+                               cross_entropy<T>};
 
 }  // namespace
 

@@ -2,8 +2,8 @@
 // aten_ops.cc that says the same in tensor algebra. cpu_kernels.cc is compiled once per instruction set, and
 // cpu_kernels<T>() picks the best one that this machine has.
 //
-// No ATen and no C++ library here: an inline function instantiated under -mavx2 could otherwise be the copy that the
-// linker keeps for the whole program.
+// No ATen and no C++ library here: an inline function instantiated under -march=x86-64-v3 could otherwise be the copy
+// that the linker keeps for the whole program.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct CpuKernels {
   // d_scores = scale * p o (dp - delta), in place of dp.   p, dp: (rows, keys); delta: (rows)
   void (*softmax_backward)(const T* p, T* dp, int64_t rows, int64_t keys, T scale, const T* delta);
 
-  // The anchor table's two halves (METHOD 1b), over the distinct tokens [0, unique) of a microbatch. order lists the rows
-  // token by token, those of token t at order[offsets[t] .. offsets[t+1]).
+  // The anchor table's two halves (METHOD 1b), over the distinct tokens [0, unique) of a microbatch. order lists the
+  // rows token by token, those of token t at order[offsets[t] .. offsets[t+1]).
   //   y_r = a_r * y_r + b_r * table[t]              y: (rows, n), holding c M on entry; table: (unique, n)
   void (*table_read)(T* y, const T* a, const T* b, const T* table, const int64_t* order, const int64_t* offsets,
                      int64_t unique, int64_t n);

@@ -135,7 +135,8 @@ void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const 
 
 TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, const at::Tensor& table,
                                   const TokenIndex& tokens) {
-  TP_CHECK(dy.is_contiguous() && table.is_contiguous() && b.is_contiguous(), "table_read_backward needs contiguous tensors");
+  TP_CHECK(dy.is_contiguous() && table.is_contiguous() && b.is_contiguous(),
+           "table_read_backward needs contiguous tensors");
   const int64_t unique = table.size(0), n = table.size(1);
   TableGradient gradient{at::zeros({dy.size(0)}, dy.options()), at::empty_like(table)};
   const auto *order = tokens.order.data_ptr<int64_t>(), *offsets = tokens.offsets.data_ptr<int64_t>();

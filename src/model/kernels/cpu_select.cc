@@ -13,7 +13,8 @@ const CpuKernels<double>& double_kernels();
 }  // namespace kernels_x86_64_v3
 
 static bool has_x86_64_v3() {
-  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("bmi2") != 0;
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+         __builtin_cpu_supports("bmi2") != 0;
 }
 #endif
 

@@ -15,7 +15,8 @@ RopeTable make_rope_table(int64_t positions, int64_t head_dim, double base, cons
 }
 
 TokenIndex index_tokens(const at::Tensor& ids) {
-  const auto [unique, inverse, counts] = at::_unique2(ids, /*sorted=*/true, /*return_inverse=*/true, /*return_counts=*/true);
+  const auto [unique, inverse, counts] =
+      at::_unique2(ids, /*sorted=*/true, /*return_inverse=*/true, /*return_counts=*/true);
   const auto order = std::get<1>(inverse.sort(/*stable=*/true, 0, /*descending=*/false));
   return {unique, inverse, order, at::cat({at::zeros({1}, counts.options()), counts.cumsum(0)})};
 }

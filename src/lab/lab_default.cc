@@ -1,0 +1,85 @@
+// lab default: what the subspace costs or buys at the default size, in the same time on the same machine.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/files.h"
+#include "config/config_file.h"
+#include "lab/lab.h"
+#include "pipeline/in_process.h"
+#include "text/prepare.h"
+
+namespace thinpipe {
+namespace {
+
+struct Outcome {
+  int64_t steps;
+  int64_t parameters;
+  double tokens_per_s;
+  double bytes_per_token;  // per cut, both directions
+  double validation_loss;
+};
+
+int64_t tokens_per_step(const TrainConfig& train) { return train.microbatches * train.microbatch * train.seq_len; }
+
+// The schedule of the learning rate needs the number of steps, so a few steps are timed first and thrown away.
+int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, double limit_s) {
+  constexpr int64_t kTimed = 6;
+  const BatchSource batches(corpus, config.train);
+  InProcessPipeline pipeline(config, corpus.vocab, batches);
+  pipeline.step(0);
+  const SystemClock clock;
+  const auto start = clock.now();
+  for (int64_t step = 1; step <= kTimed; ++step) pipeline.step(step);
+  const double per_step_s = seconds(clock.now() - start) / static_cast<double>(kTimed);
+  return std::max<int64_t>(1, static_cast<int64_t>(limit_s / per_step_s));
+}
+
+Outcome train_for(RunConfig config, const PreparedCorpus& corpus, double limit_s) {
+  config.train.steps = steps_within(config, corpus, limit_s);
+  const BatchSource batches(corpus, config.train);
+  InProcessPipeline pipeline(config, corpus.vocab, batches);
+  const SystemClock clock;
+  const auto start = clock.now();
+  uint64_t bytes = 0;
+  for (int64_t step = 0; step < config.train.steps; ++step) {
+    for (const auto& stage : pipeline.step(step).stages) bytes += stage.forward_bytes + stage.backward_bytes;
+  }
+  const auto tokens = static_cast<double>(config.train.steps * tokens_per_step(config.train));
+  const double elapsed_s = seconds(clock.now() - start);
+  return {config.train.steps, pipeline.parameter_count(), tokens / elapsed_s,
+          static_cast<double>(bytes) / tokens / static_cast<double>(config.pipeline.stages - 1),
+          pipeline.validate(batches.validation_windows())};
+}
+
+nlohmann::ordered_json show(const char* name, const Outcome& outcome, int64_t d) {
+  const double compression = 8.0 * static_cast<double>(d) / outcome.bytes_per_token;
+  fmt::print("{:<10} {:>10} {:>7} {:>10.0f} {:>12.1f} {:>8.1f}x {:>16.4f}\n", name, outcome.parameters, outcome.steps,
+             outcome.tokens_per_s, outcome.bytes_per_token, compression, outcome.validation_loss);
+  std::fflush(stdout);
+  return {{"parameters", outcome.parameters},     {"steps", outcome.steps},
+          {"tokens_per_s", outcome.tokens_per_s}, {"bytes_per_token", outcome.bytes_per_token},
+          {"compression_vs_fp32", compression},   {"validation_loss", outcome.validation_loss}};
+}
+
+}  // namespace
+
+void lab_default(double minutes, bool json) {
+  const auto subspace = parse_config("", "the defaults");
+  const auto dense = parse_config("", "the defaults", std::vector<std::string>{"model.mode=dense"});
+  const auto corpus = prepare_corpus(subspace.data, data_dir());
+  fmt::print("{} stages in one process, {:g} minutes each; links take no time, so this compares compute and learning\n",
+             subspace.pipeline.stages, minutes);
+  fmt::print("{:<10} {:>10} {:>7} {:>10} {:>12} {:>9} {:>16}\n", "", "parameters", "steps", "tokens/s", "bytes/token",
+             "vs fp32", "validation loss");
+  nlohmann::ordered_json summary;
+  summary["subspace"] = show("subspace", train_for(subspace, corpus, minutes * 60), subspace.model.d);
+  summary["dense"] = show("dense", train_for(dense, corpus, minutes * 60), dense.model.d);
+  fmt::print("unigram entropy of the corpus: {:.4f} nats/token\n", corpus.manifest.train_unigram_entropy);
+  summary["unigram_entropy"] = corpus.manifest.train_unigram_entropy;
+  if (json) fmt::print("{}\n", summary.dump());
+}
+
+}  // namespace thinpipe
