@@ -88,7 +88,7 @@ struct DataConfig {
 
 // [train]
 struct TrainConfig {
-  int64_t steps = 300;
+  int64_t steps = 120;
   int64_t seq_len = 256;     // T
   int64_t microbatch = 4;    // B, sequences in a microbatch
   int64_t microbatches = 4;  // M, microbatches in a step
@@ -96,7 +96,7 @@ struct TrainConfig {
   Precision precision = Precision::kFloat32;
   std::string device = "cpu";   // "cpu", "cuda", "cuda:N"
   int64_t threads = 0;          // compute threads per stage; 0: all cores for one stage, one each for several
-  int64_t eval_every = 100;     // steps between validation passes; 0: only at the end
+  int64_t eval_every = 40;      // steps between validation passes; 0: only at the end
   int64_t eval_sequences = 64;  // validation sequences in such a pass; the final one uses the whole split
 
   bool operator==(const TrainConfig&) const = default;

@@ -165,9 +165,7 @@ Status StageWorker::pass_basis(StageReport& report) {
   } else {
     const auto c = side.second_moment_with_pending();
     next_basis_ = grassmann_step(side.basis(), c, config_.model.subspace.update_rate);
-    const auto diagnostics = diagnose(side.basis(), *next_basis_, c);
-    report.basis = {next_basis_->version, diagnostics.largest_angle_rad, diagnostics.energy_inside,
-                    diagnostics.orthogonality_error};
+    report.basis = diagnose(side.basis(), *next_basis_, c);
   }
   report.basis_hash = basis_hash(*next_basis_);
   return before_ ? place_.previous->send(encode_basis(*next_basis_)) : Status{};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "subspace/grassmann.h"
 
 namespace thinpipe {
 
@@ -30,22 +31,14 @@ struct Evaluate {
 struct Stop {};
 using Command = std::variant<RunStep, CommitStep, Evaluate, Stop>;
 
-// A change-over's diagnostics, from the last stage (METHOD 3).
-struct BasisReport {
-  int64_t version;
-  double largest_angle_rad;
-  double energy_inside;
-  double orthogonality_error;
-};
-
 struct StageReport {
-  double loss_sum = 0;          // last stage
-  double squared_norm = 0;      // of this stage's gradients
-  uint64_t forward_bytes = 0;   // sent to the next stage since the last report
-  uint64_t backward_bytes = 0;  // sent to the previous one
-  std::string basis_hash;       // of the next basis, when this step moves it: ready means holding it
-  std::optional<BasisReport> basis;
-  double dropped_share = 0;  // of the last change-over, the largest over this stage's matrices
+  double loss_sum = 0;                    // last stage
+  double squared_norm = 0;                // of this stage's gradients
+  uint64_t forward_bytes = 0;             // sent to the next stage since the last report
+  uint64_t backward_bytes = 0;            // sent to the previous one
+  std::string basis_hash;                 // of the next basis, when this step moves it: ready means holding it
+  std::optional<BasisDiagnostics> basis;  // of that move, from the last stage
+  double dropped_share = 0;               // of the last change-over, the largest over this stage's matrices
 };
 
 class StepBarrier {

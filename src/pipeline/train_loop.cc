@@ -41,9 +41,9 @@ nlohmann::ordered_json metrics_line(const StepResult& step, const RunConfig& con
   }
   if (const auto& basis = step.stages.back().basis) {
     line["basis"] = {{"version", basis->version},
-                     {"largest_angle_rad", basis->largest_angle_rad},
+                     {"angles_rad", basis->angles_rad},
                      {"energy_inside", basis->energy_inside},
-                     {"orthogonality_error", basis->orthogonality_error}};
+                     {"gram_eigenvalues", {basis->smallest_gram, basis->largest_gram}}};
   }
   // Known one step after the change-over, when the stages next report.
   double dropped = 0;

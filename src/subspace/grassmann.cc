@@ -56,11 +56,15 @@ BasisDiagnostics diagnose(const Basis& before, const Basis& after, const at::Ten
   const auto wide = c.cpu().to(at::kDouble);
   const double total = wide.diagonal().sum().item<double>();
   const double inside = before.u.mul(wide.mm(before.u)).sum().item<double>();
-  // The sine of the largest angle is the norm of what of U' lies outside U: accurate for small angles, unlike acos.
+  // The sines of the angles are the singular values of what of U' lies outside U: accurate for small angles, unlike
+  // acos.
   const auto outside = after.u - before.u.mm(change_of_coordinates(before, after));
-  const double sine = std::min(1.0, std::sqrt(spectral_norm(outside.t().mm(outside))));
-  const auto gram = after.u.t().mm(after.u) - at::eye(after.k(), after.u.options());
-  return {std::asin(sine), total > 0 ? inside / total : 1.0, gram.abs().max().item<double>()};
+  std::vector<double> angles;
+  for (const auto& sine : at::linalg_svdvals(outside).unbind())
+    angles.push_back(std::asin(std::min(1.0, sine.item<double>())));
+  const auto gram = at::linalg_eigvalsh(after.u.t().mm(after.u));
+  return {after.version, std::move(angles), total > 0 ? inside / total : 1.0, gram.min().item<double>(),
+          gram.max().item<double>()};
 }
 
 }  // namespace thinpipe

@@ -4,6 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "subspace/basis.h"
 
 namespace thinpipe {
@@ -16,9 +19,10 @@ Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha);
 double spectral_norm(const at::Tensor& c);
 
 struct BasisDiagnostics {
-  double largest_angle_rad;    // between the old and the new subspace
-  double energy_inside;        // share of tr C that lies in the old subspace
-  double orthogonality_error;  // max |U'^T U' - I|
+  int64_t version;                     // of the new basis
+  std::vector<double> angles_rad;      // (k) principal angles between the old and the new subspace, largest first
+  double energy_inside;                // share of tr C that lies in the old subspace
+  double smallest_gram, largest_gram;  // eigenvalues of U'^T U': must stay 1
 };
 BasisDiagnostics diagnose(const Basis& before, const Basis& after, const at::Tensor& c);
 

@@ -132,10 +132,11 @@ TEST(Pipeline, BasisMovesTogetherAndReportsHow) {
     if (!moved) continue;
     const auto& basis = *step.stages.back().basis;
     EXPECT_EQ(basis.version, (number + 1) / 7);
-    EXPECT_GT(basis.largest_angle_rad, 0);
+    EXPECT_GT(basis.angles_rad.front(), 0);
     EXPECT_GT(basis.energy_inside, 0);
     EXPECT_LT(basis.energy_inside, 1);
-    EXPECT_LT(basis.orthogonality_error, 1e-12);
+    EXPECT_NEAR(basis.smallest_gram, 1, 1e-12);
+    EXPECT_NEAR(basis.largest_gram, 1, 1e-12);
   }
 }
 

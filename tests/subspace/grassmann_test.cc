@@ -81,9 +81,12 @@ TEST(Grassmann, DiagnosticsAreWhatTheySay) {
   const auto c = g.t().mm(g);
   const auto after = grassmann_step(before, c, 0.3);
   const auto report = diagnose(before, after, c);
-  EXPECT_NEAR(report.largest_angle_rad, largest_angle(before.u, after.u), 1e-6);
+  ASSERT_EQ(report.angles_rad.size(), 4u);
+  EXPECT_NEAR(report.angles_rad.front(), largest_angle(before.u, after.u), 1e-6);
+  EXPECT_TRUE(std::is_sorted(report.angles_rad.rbegin(), report.angles_rad.rend()));
   EXPECT_NEAR(report.energy_inside, (g.mm(before.u).square().sum() / g.square().sum()).item<double>(), 1e-12);
-  EXPECT_LT(report.orthogonality_error, 1e-14);
+  EXPECT_NEAR(report.smallest_gram, 1, 1e-14);
+  EXPECT_NEAR(report.largest_gram, 1, 1e-14);
 }
 
 }  // namespace
