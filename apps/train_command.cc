@@ -66,9 +66,16 @@ class PrepareLine {
   std::string phase_;
 };
 
+std::string describe(const RunConfig& config) {
+  const auto& model = config.model;
+  const auto stages = fmt::format("d = {}, {} blocks in {} stage(s)", model.d, model.blocks, config.pipeline.stages);
+  const auto pack = to_string(config.boundary.pack);
+  if (!model.is_subspace()) return fmt::format("dense, {}, x sent as {}", stages, pack);
+  return fmt::format("subspace, {}, {} coordinates per token sent as {}", stages, model.subspace.rank, pack);
+}
+
 void train(const TrainOptions& options) {
   const auto config = config_from(options);
-  if (!options.in_process) throw UserError("training over processes is not built yet; add --in-process");
   const bool live = ::isatty(STDOUT_FILENO) == 1;
   PreparedCorpus corpus;
   {
@@ -82,6 +89,9 @@ void train(const TrainOptions& options) {
   fmt::print("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
              config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
              manifest.train_unigram_entropy);
+  fmt::print("model: {}\n", describe(config));
+  if (!options.in_process)
+    fmt::print("note: stages are threads of this process; processes over links are not built yet\n");
   fmt::print("run: {}\n", folder.path().string());
   const SystemClock clock;
   const auto start = clock.now();
