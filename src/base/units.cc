@@ -60,7 +60,11 @@ std::string shortest(double value, std::string_view unit) {
 
 Result<uint64_t> parse_rate(std::string_view text) {
   if (text == "unlimited") return uint64_t{0};
-  return parse(text, kRates, 0, "rate", "80mbit");
+  auto rate = parse(text, kRates, 0, "rate", "80mbit");
+  // 0 means unlimited inside; nobody who writes "0mbit" means that.
+  if (rate && rate.value() == 0)
+    return Error{fmt::format("'{}' is no rate at all; write \"unlimited\" for no limit", text)};
+  return rate;
 }
 
 Result<Duration> parse_duration(std::string_view text) {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <mutex>
 #include <thread>
 
 #include "base/error.h"
@@ -37,6 +39,8 @@ struct InProcessParts {
   std::vector<std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>> links;  // one per cut
   std::vector<std::unique_ptr<StageWorker>> workers;
   std::vector<std::thread> threads;
+  std::mutex fault_mutex;
+  std::exception_ptr fault;  // the first exception of a stage's thread
 
   InProcessParts(const RunConfig& run, int64_t vocab, const BatchSource& batches)
       : config(run), schedule(schedule_for(run)), barrier(static_cast<size_t>(run.pipeline.stages)) {
@@ -72,10 +76,23 @@ struct InProcessParts {
       reason = status.error().message;
     } catch (const std::exception& error) {
       reason = error.what();
+      const std::lock_guard lock(fault_mutex);
+      if (!fault) fault = std::current_exception();
     }
     reason = fmt::format("stage {}: {}", number, reason);
     barrier.fail(reason);
     for (auto& [up, down] : links) up->close(reason);
+  }
+
+  // One report of every stage. A stage's exception comes out here as what it was, a peer's or link's error as
+  // UserError.
+  std::vector<StageReport> gather() {
+    auto reports = barrier.gather();
+    if (!reports) {
+      const std::lock_guard lock(fault_mutex);
+      if (fault) std::rethrow_exception(fault);
+    }
+    return std::move(reports).take();
   }
 
   void stop() {
@@ -99,7 +116,7 @@ InProcessPipeline::~InProcessPipeline() {
 StepResult InProcessPipeline::step(int64_t number) {
   const auto& train = parts_->config.train;
   parts_->barrier.give(RunStep{number});
-  StepResult result{number, 0, 0, false, parts_->barrier.gather().take()};
+  StepResult result{number, 0, 0, false, parts_->gather()};
   double squared_norm = 0;
   for (const auto& report : result.stages) {  // in stage order: the same sum whoever was first
     result.loss += report.loss_sum;
@@ -115,7 +132,7 @@ StepResult InProcessPipeline::step(int64_t number) {
 
 double InProcessPipeline::validate(int64_t windows) {
   parts_->barrier.give(Evaluate{windows});
-  const auto reports = parts_->barrier.gather().take();
+  const auto reports = parts_->gather();
   return reports.back().loss_sum / static_cast<double>(windows * parts_->config.train.seq_len);
 }
 

@@ -47,6 +47,10 @@ TEST(Units, RefuseAndShowWhatWouldBeRight) {
     EXPECT_EQ(rate.error().message,
               fmt::format("'{}' is not a rate: write a number and a unit, as in \"80mbit\"", text));
   }
+  for (const char* text : {"0", "0mbit", "0.1bit"}) {
+    EXPECT_EQ(parse_rate(text).error().message,
+              fmt::format("'{}' is no rate at all; write \"unlimited\" for no limit", text));
+  }
   for (const char* text : {"", "25", "ms", "25 m", "-1s", "25ms ago", "infms"}) {
     const auto duration = parse_duration(text);
     ASSERT_FALSE(duration.ok()) << text;
