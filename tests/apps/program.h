@@ -72,6 +72,14 @@ struct Channel {
   }
 };
 
+inline bool has_pseudo_terminals() {
+  int outer = -1, inner = -1;
+  if (::openpty(&outer, &inner, nullptr, nullptr, nullptr) != 0) return false;
+  ::close(outer);
+  ::close(inner);
+  return true;
+}
+
 // Everything both channels carry until the process has ended and they are empty; false when that takes too long.
 inline bool collect(int process, Channel& out, Channel& err, Outcome& outcome) {
   constexpr auto kPatience = std::chrono::seconds(60);

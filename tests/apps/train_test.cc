@@ -97,6 +97,7 @@ TEST_F(Train, TheFolderItLeavesReproducesTheRun) {
 }
 
 TEST_F(Train, RewritesOneLineOnATerminal) {
+  if (!test::has_pseudo_terminals()) GTEST_SKIP() << "no pseudo-terminals here (is /dev/pts mounted?)";
   const auto outcome = program_.run(tiny_run(), {.terminal = true});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("\r\033[Kdata: tokenizing"), std::string::npos) << outcome.out;
