@@ -54,7 +54,7 @@ void decode_row(const std::byte* in, double unit, size_t cols, T* __restrict out
   if constexpr (kBits == 8) {
     const double step = unit / 127;
     for (size_t i = 0; i < cols; ++i) {
-      const int code = load<int8_t>(in + i);
+      const int code = load<int8_t>(in + i);  // NOLINT(bugprone-signed-char-misuse): a number, not a character
       const T value = static_cast<T>(step * code);
       out[i] = code != -128 ? value : std::numeric_limits<T>::quiet_NaN();
     }
