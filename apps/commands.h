@@ -7,7 +7,15 @@ class App;
 
 namespace thinpipe {
 
+// Thrown by a command that has said all there is to say and ends with this code.
+struct ExitWith {
+  int code;
+};
+
 void add_train_command(CLI::App& app);
+void add_serve_command(CLI::App& app);
+void add_work_command(CLI::App& app);
+void add_run_commands(CLI::App& app);  // runs, show, status, pause, resume
 void add_lab_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 

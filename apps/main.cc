@@ -36,7 +36,7 @@ std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
   if (!app.get_subcommands().empty() || words.empty()) return fmt::format("{}; see thinpipe --help", error.what());
   if (words[0].starts_with('-')) return fmt::format("unknown option {}; see thinpipe --help", words[0]);
   std::vector<std::string> names;
-  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const auto* command : app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); })) {
     names.push_back(command->get_name());
   }
   const auto near = thinpipe::nearest(words[0], names);
@@ -60,11 +60,16 @@ int main(int argc, char** argv) {
   app.add_option("--log-level", log_level, "debug, info, warn or error")->capture_default_str();
   app.parse_complete_callback([&] { thinpipe::set_log_level(log_level); });
   thinpipe::add_train_command(app);
+  thinpipe::add_serve_command(app);
+  thinpipe::add_work_command(app);
+  thinpipe::add_run_commands(app);
   thinpipe::add_lab_command(app);
   thinpipe::add_bench_command(app);
   try {
     app.parse(argc, argv);
     return 0;
+  } catch (const thinpipe::ExitWith& end) {
+    return end.code;
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {

@@ -10,6 +10,9 @@
 #include "base/files.h"
 #include "base/units.h"
 #include "boundary/boundary.h"
+#include "checkpoint/safetensors.h"
+#include "cluster/serve.h"
+#include "cluster/supervisor.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "pipeline/batches.h"
@@ -17,6 +20,7 @@
 #include "pipeline/progress.h"
 #include "pipeline/run_folder.h"
 #include "pipeline/stage_worker.h"
+#include "run_folders.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -28,6 +32,7 @@ struct TrainOptions {
   std::string steps;
   std::string device;
   std::string run_dir;
+  std::string resume;
   bool in_process = false;
 };
 
@@ -74,25 +79,33 @@ std::string describe(const RunConfig& config) {
   return fmt::format("subspace, {}, {} coordinates per token sent as {}", stages, model.subspace.rank, pack);
 }
 
-void train(const TrainOptions& options) {
-  const auto config = config_from(options);
-  const bool live = ::isatty(STDOUT_FILENO) == 1;
-  PreparedCorpus corpus;
-  {
-    PrepareLine line(live);
-    corpus = prepare_corpus(config.data, data_dir(), std::ref(line));
-  }
-  const BatchSource batches(corpus, config.train);
-  auto folder = RunFolder::create(options.run_dir, config).take();
+PreparedCorpus prepared(const RunConfig& config, bool live) {
+  PrepareLine line(live);
+  return prepare_corpus(config.data, data_dir(), std::ref(line));
+}
 
+void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std::filesystem::path& folder) {
   const auto& manifest = corpus.manifest;
   fmt::print("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
              config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
              manifest.train_unigram_entropy);
   fmt::print("model: {}\n", describe(config));
-  if (!options.in_process)
-    fmt::print("note: stages are threads of this process; processes over links are not built yet\n");
-  fmt::print("run: {}\n", folder.path().string());
+  fmt::print("run: {}\n", folder.string());
+  std::fflush(stdout);
+}
+
+void conclude(const PreparedCorpus& corpus, int64_t parameters, int64_t steps, Duration took, double validation_loss) {
+  fmt::print("trained {} parameters for {} steps in {}\n", parameters, steps,
+             format_duration(std::chrono::duration_cast<std::chrono::seconds>(took)));
+  fmt::print("validation loss {:.4f} nats/token; unigram entropy {:.4f}\n", validation_loss,
+             corpus.manifest.train_unigram_entropy);
+}
+
+void train_here(const TrainOptions& options, const RunConfig& config, bool live) {
+  const auto corpus = prepared(config, live);
+  BatchSource batches(corpus, config.train);
+  auto folder = RunFolder::create(options.run_dir, config).take();
+  introduce(config, corpus, folder.path());
   const SystemClock clock;
   const auto start = clock.now();
   TrainingResult result;
@@ -100,10 +113,56 @@ void train(const TrainOptions& options) {
     Progress progress({config.train.steps, config.pipeline.stages - 1, config.model.d}, stdout, live, clock);
     result = train_in_process(config, corpus.vocab, batches, folder, progress, clock);
   }
-  fmt::print("trained {} parameters for {} steps in {}\n", result.parameters, result.steps,
-             format_duration(std::chrono::duration_cast<std::chrono::seconds>(clock.now() - start)));
-  fmt::print("validation loss {:.4f} nats/token; unigram entropy {:.4f}\n", result.validation_loss,
-             manifest.train_unigram_entropy);
+  conclude(corpus, result.parameters, result.steps, clock.now() - start, result.validation_loss);
+}
+
+int64_t parameters_in(const std::filesystem::path& model) {
+  const auto file = SafetensorsFile::open(model).take();
+  int64_t count = 0;
+  for (const auto& tensor : file.tensors()) {
+    if (tensor.name != "basis") count += static_cast<int64_t>(tensor.bytes.size()) / dtype_bytes(tensor.dtype);
+  }
+  return count;
+}
+
+// The exit code.
+int train_as_processes(const TrainOptions& options, const RunConfig& config, bool live) {
+  const auto corpus = prepared(config, live);
+  const BatchSource checked(corpus, config.train);  // a corpus that is too short is refused before a run begins
+  const auto folder =
+      options.resume.empty() ? create_run_folder(options.run_dir, config).take() : find_run(options.resume).take();
+  introduce(config, corpus, folder);
+  fmt::print("stages: {} process(es), links of {} with {} delay\n", config.pipeline.stages, config.link.rate,
+             config.link.delay);
+  std::fflush(stdout);
+  const SystemClock clock;
+  const auto start = clock.now();
+  const auto program = std::filesystem::read_symlink("/proc/self/exe");
+  const auto end = run_locally({program, folder, config, live}, clock);
+  if (end.complete) {
+    conclude(corpus, parameters_in(folder / "model.safetensors"), end.step, clock.now() - start, end.validation_loss);
+    return 0;
+  }
+  fmt::print("stopped after step {}; to go on from the checkpoint of step {}: thinpipe train --resume {}\n", end.step,
+             end.resumable_step, folder.string());
+  return 130;
+}
+
+void train(const TrainOptions& options) {
+  const bool live = ::isatty(STDOUT_FILENO) == 1;
+  if (options.resume.empty()) {
+    const auto config = config_from(options);
+    if (options.in_process) return train_here(options, config, live);
+    throw ExitWith{train_as_processes(options, config, live)};
+  }
+  if (!options.config.empty() || !options.overrides.empty() || !options.steps.empty() || !options.device.empty() ||
+      !options.run_dir.empty() || options.in_process) {
+    throw UserError("--resume goes on with the run's own config: leave out the config and the other options");
+  }
+  const auto folder = find_run(options.resume).take();
+  const auto outcome = read_outcome(folder);
+  if (outcome && outcome.value().complete) throw UserError(fmt::format("{}: this run is complete", folder.string()));
+  throw ExitWith{train_as_processes(options, load_config(folder / "config.toml"), live)};
 }
 
 }  // namespace
@@ -117,10 +176,13 @@ void add_train_command(CLI::App& app) {
   command->add_option("--device", options->device, "cpu, cuda or cuda:N");
   command->add_option("--run-dir", options->run_dir,
                       "where the run's files go; none: a new folder in the data directory");
-  command->add_flag("--in-process", options->in_process, "all stages in this process");
+  command->add_option("--resume", options->resume,
+                      "go on with this run, a folder or a name that `thinpipe runs` lists");
+  command->add_flag("--in-process", options->in_process, "all stages as threads of this process, links in memory");
   command->footer(
-      "Examples:\n  thinpipe train --in-process\n"
-      "  thinpipe train my.toml --in-process --set optim.lr=0.01 --steps 100");
+      "Examples:\n  thinpipe train\n  thinpipe train my.toml --set optim.lr=0.01 --steps 100\n"
+      "  thinpipe train --set link.rate=20mbit --set link.delay=25ms\n  thinpipe train --resume 2026-01-31-17-05-09\n"
+      "Ctrl-C writes a checkpoint and stops; twice stops at once.");
   command->callback([options] { train(*options); });
 }
 

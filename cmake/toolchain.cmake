@@ -43,6 +43,20 @@ find_package(tomlplusplus REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
 
+# By their libraries: gRPC's own CMake config asks for packages that nothing here uses.
+find_path(GRPC_INCLUDE_DIR grpcpp/grpcpp.h REQUIRED)
+find_library(GRPCPP_LIBRARY grpc++ REQUIRED)
+find_library(GRPC_LIBRARY grpc REQUIRED)
+find_library(GPR_LIBRARY gpr REQUIRED)
+find_library(PROTOBUF_LIBRARY protobuf REQUIRED)
+find_library(ABSL_SYNCHRONIZATION_LIBRARY absl_synchronization REQUIRED)  # gRPC's headers hold its mutexes
+find_program(PROTOC protoc REQUIRED)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+add_library(thinpipe_grpc INTERFACE)
+target_include_directories(thinpipe_grpc SYSTEM INTERFACE ${GRPC_INCLUDE_DIR})
+target_link_libraries(thinpipe_grpc INTERFACE ${GRPCPP_LIBRARY} ${GRPC_LIBRARY} ${GPR_LIBRARY} ${PROTOBUF_LIBRARY}
+                      ${ABSL_SYNCHRONIZATION_LIBRARY} Threads::Threads)
+
 if(THINPIPE_TORCH)
   # Only the CPU library and c10 are linked: no Python, none of the distributed parts. Autograd is part of torch_cpu;
   # only lab/ uses it, for the reference model.

@@ -9,6 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
+
+#include "base/file_system.h"
 
 namespace thinpipe {
 namespace {
@@ -43,8 +46,8 @@ Result<size_t> regular_size(const Descriptor& file, const std::filesystem::path&
 
 Status write_all(int descriptor, std::string_view bytes, int64_t offset, const std::filesystem::path& path) {
   while (!bytes.empty()) {
-    const ssize_t written = offset < 0 ? ::write(descriptor, bytes.data(), bytes.size())
-                                       : ::pwrite(descriptor, bytes.data(), bytes.size(), offset);
+    const ssize_t written = offset < 0 ? file_system().write(descriptor, bytes.data(), bytes.size())
+                                       : file_system().pwrite(descriptor, bytes.data(), bytes.size(), offset);
     if (written < 0) {
       if (errno == EINTR) continue;
       return system_error(path, "write");
@@ -53,6 +56,10 @@ Status write_all(int descriptor, std::string_view bytes, int64_t offset, const s
     if (offset >= 0) offset += written;
   }
   return {};
+}
+
+std::filesystem::path parent_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
 }  // namespace
@@ -86,10 +93,48 @@ Result<std::string> read_file(const std::filesystem::path& path) {
 }
 
 Status make_directories(const std::filesystem::path& path) {
-  std::error_code code;
-  std::filesystem::create_directories(path, code);
-  if (code) return Error{fmt::format("cannot create folder {}: {}", path.string(), code.message())};
+  std::filesystem::path folder;
+  for (const auto& part : path) {
+    folder /= part;
+    std::error_code ignored;
+    if (std::filesystem::is_directory(folder, ignored)) continue;
+    if (file_system().mkdir(folder.string()) != 0) {
+      const Error error = system_error(path, "create folder");
+      // Somebody else may have made it in between.
+      if (!std::filesystem::is_directory(folder, ignored)) return error;
+    }
+    if (auto status = sync_directory(parent_of(folder)); !status) return status;
+  }
   return {};
+}
+
+Status rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (file_system().rename(from.string(), to.string()) == 0) return {};
+  return Error{fmt::format("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno))};
+}
+
+Status sync_directory(const std::filesystem::path& path) {
+  if (file_system().sync_directory(path.string()) == 0) return {};
+  if (errno == EINVAL || errno == ENOTSUP || errno == EACCES) return {};
+  return system_error(path, "write folder");
+}
+
+Status remove_tree(const std::filesystem::path& path) {
+  std::error_code code;
+  const auto type = std::filesystem::symlink_status(path, code).type();
+  if (type == std::filesystem::file_type::not_found) return {};
+  if (type != std::filesystem::file_type::directory) {
+    return file_system().unlink(path.string()) == 0 || errno == ENOENT ? Status() : system_error(path, "remove");
+  }
+  std::vector<std::filesystem::path> held;
+  for (std::filesystem::directory_iterator entry(path, code), end; !code && entry != end; entry.increment(code)) {
+    held.push_back(entry->path());
+  }
+  if (code) return Error{fmt::format("cannot remove {}: {}", path.string(), code.message())};
+  for (const auto& entry : held) {
+    if (auto status = remove_tree(entry); !status) return status;
+  }
+  return file_system().rmdir(path.string()) == 0 || errno == ENOENT ? Status() : system_error(path, "remove");
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path, std::filesystem::path temporary, int descriptor)
@@ -102,15 +147,14 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  file_system().close(descriptor_);
+  file_system().unlink(temporary_.string());
 }
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   std::string temporary = path.string() + ".partial-XXXXXX";
-  const int descriptor = ::mkostemp(temporary.data(), O_CLOEXEC);
+  const int descriptor = file_system().create_unique(temporary);
   if (descriptor < 0) return system_error(path, "write");
-  ::fchmod(descriptor, 0644);
   return AtomicFile(path, temporary, descriptor);
 }
 
@@ -121,14 +165,10 @@ Status AtomicFile::write_at(uint64_t offset, std::string_view bytes) {
 }
 
 Status AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) return system_error(path_, "write");
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return system_error(path_, "write");
-  ::close(std::exchange(descriptor_, -1));
-  // The rename itself must reach the disk too; a file system that cannot sync a folder has nothing to lose by it.
-  const auto parent = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
-  const Descriptor folder(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() >= 0) ::fsync(folder.get());
-  return {};
+  if (file_system().fsync(descriptor_) != 0) return system_error(path_, "write");
+  if (file_system().rename(temporary_.string(), path_.string()) != 0) return system_error(path_, "write");
+  file_system().close(std::exchange(descriptor_, -1));  // its bytes are on the disk: nothing left to fail
+  return sync_directory(parent_of(path_));
 }
 
 Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {

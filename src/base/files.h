@@ -1,4 +1,5 @@
-// Files: read whole, map, or write so that a reader sees the old file or the new one and never a part of it.
+// Files: read whole, map, or write so that a reader sees the old file or the new one and never a part of it. All that
+// changes the disk goes through file_system.h.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +16,18 @@ namespace thinpipe {
 std::filesystem::path data_dir();
 
 Result<std::string> read_file(const std::filesystem::path& path);
+// Also those above it; the names of new ones are on the disk when it returns.
 Status make_directories(const std::filesystem::path& path);
+// Replaces a file or an empty folder of that name. On the disk only after sync_directory() of what holds the names.
+Status rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+// Puts the names in a folder on the disk. A file system that cannot do that has nothing to lose by it: no error.
+Status sync_directory(const std::filesystem::path& path);
+// A file, or a folder with all it holds; links are removed, not followed. Nothing there: ok.
+Status remove_tree(const std::filesystem::path& path);
 
-// A file that appears under its name only when commit() has succeeded: written beside it, flushed to the disk, renamed.
-// Destroyed without commit(), it leaves nothing behind. Every error names the file and the system's reason.
+// A file that appears under its name only with commit(): written beside it, flushed to the disk, renamed. Destroyed
+// without commit(), it leaves nothing behind. Every error names the file and the system's reason. When commit() fails,
+// the old file is still there, or, if only the last flush of the folder failed, the new one, whole.
 class AtomicFile {
  public:
   static Result<AtomicFile> create(const std::filesystem::path& path);

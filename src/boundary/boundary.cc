@@ -10,6 +10,15 @@
 namespace thinpipe {
 namespace {
 
+// With spare capacity, so that whoever sends it can put a trailer behind it without moving it (net/packet.h).
+std::vector<std::byte> message_of(size_t bytes) {
+  constexpr size_t kTrailerRoom = 128;
+  std::vector<std::byte> message;
+  message.reserve(bytes + kTrailerRoom);
+  message.resize(bytes);
+  return message;
+}
+
 // Both kinds of boundary so far send the stream as it is, packed row by row; they differ in its width alone.
 class PackedBoundary final : public Boundary {
  public:
@@ -29,7 +38,7 @@ class PackedBoundary final : public Boundary {
 
   std::vector<std::byte> encode_forward(const ForwardContent& content, MessageNumber number) const override {
     const int64_t sequences = content.batch.sequences();
-    std::vector<std::byte> message(forward_bytes(sequences));
+    auto message = message_of(forward_bytes(sequences));
     const auto ids = std::span(message).first(ids_bytes(sequences, length_, vocab_));
     write_ids(content.batch.tokens, vocab_, ids);
     pack_tensor(pack_, content.stream, Rounding::kNearest, random(number, Direction::kForward),
@@ -49,7 +58,7 @@ class PackedBoundary final : public Boundary {
   }
 
   std::vector<std::byte> encode_backward(const at::Tensor& grad, MessageNumber number) const override {
-    std::vector<std::byte> message(packed_bytes(pack_, grad.size(0), width_));
+    auto message = message_of(packed_bytes(pack_, grad.size(0), width_));
     pack_tensor(pack_, grad, Rounding::kStochastic, random(number, Direction::kBackward), message);
     return message;
   }

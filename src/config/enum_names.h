@@ -32,6 +32,15 @@ struct EnumNames<Precision> {
 };
 
 template <>
+struct EnumNames<CheckpointMode> {
+  static constexpr std::array<std::pair<CheckpointMode, std::string_view>, 3> kAll{{
+      {CheckpointMode::kAuto, "auto"},
+      {CheckpointMode::kAsync, "async"},
+      {CheckpointMode::kSync, "sync"},
+  }};
+};
+
+template <>
 struct EnumNames<OptimizerKind> {
   static constexpr std::array<std::pair<OptimizerKind, std::string_view>, 3> kAll{{
       {OptimizerKind::kAdamw, "adamw"},

@@ -292,6 +292,40 @@ void add_boundary(Table& table) {
       [](RunConfig& config) { config.boundary.pack = config.model.is_subspace() ? Pack::kInt4 : Pack::kFp32; });
 }
 
+void add_link(Table& table) {
+  using C = LinkConfig;
+  SectionKeys add(
+      table, "link", [](auto& config) -> auto& { return config.link; },
+      "How slow the links between stages are made, for runs on one machine. Each value holds for all cuts, or is a "
+      "list "
+      "of one per cut (`\"80mbit, 20mbit\"`); each may be given as forward/backward (`\"80mbit/10mbit\"`).");
+  add("rate", &C::rate, some_text(), "`80mbit`, or `unlimited`; counts the bytes of whole packets");
+  add("delay", &C::delay, some_text(), "time a packet is under way after its last byte has left, `25ms`");
+  add("jitter", &C::jitter, some_text(), "at most so much more, drawn for each packet; packets do not overtake");
+}
+
+void add_checkpoint(Table& table) {
+  using C = CheckpointConfig;
+  SectionKeys add(
+      table, "checkpoint", [](auto& config) -> auto& { return config.checkpoint; },
+      "What a run can be taken up from (docs/checkpoints.md).");
+  add("every", &C::every, whole(0, 10'000'000), "steps between checkpoints; 0: only when the run ends or is stopped");
+  add("keep_last", &C::keep_last, whole(1, 1'000'000), "the newest so many are kept");
+  add("keep_every", &C::keep_every, whole(0, 10'000'000), "and those of steps divisible by this; 0: none");
+  add("mode", &C::mode, one_of<CheckpointMode>(),
+      "written beside the next steps from a copy in memory, or before them; auto: as the memory allows");
+}
+
+void add_cluster(Table& table) {
+  using C = ClusterConfig;
+  SectionKeys add(
+      table, "cluster", [](auto& config) -> auto& { return config.cluster; }, "How a run bears failures.");
+  add("lease_s", &C::lease_s, whole(1, 3600), "a worker not heard of for so many seconds has lost its stage");
+  add("max_failures", &C::max_failures, whole(1, 1000), "attempts at one step before the run stops");
+  add("max_skipped", &C::max_skipped, whole(1, 1'000'000),
+      "steps in a row without a finite loss and norm before the run stops");
+}
+
 const Table& table() {
   static const Table complete = [] {
     Table all;
@@ -302,6 +336,9 @@ const Table& table() {
     add_pipeline(all);
     add_subspace(all);
     add_boundary(all);
+    add_link(all);
+    add_checkpoint(all);
+    add_cluster(all);
     return all;
   }();
   return complete;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "config/enum_names.h"
 #include "config/keys.h"
+#include "config/link_settings.h"
 
 namespace thinpipe {
 namespace {
@@ -158,6 +159,7 @@ void validate(const RunConfig& config) {
   check_parts_no_model_has(config.model);
   check_pipeline(config);
   check_subspace(config);
+  link_settings(config);
 }
 
 std::vector<int64_t> blocks_per_stage(const RunConfig& config) {

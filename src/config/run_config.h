@@ -30,6 +30,8 @@ enum class NormForm { kJoint, kSplit };
 // How a block multiplies its input: by the anchor table, by lifting to d first, or whichever is cheaper (METHOD 1b).
 enum class InputForm { kAuto, kTable, kDirect };
 enum class ScheduleKind { kGpipe, k1f1b };
+// When a stage writes its checkpoint: beside the next steps from a copy in memory, or before it goes on.
+enum class CheckpointMode { kAuto, kAsync, kSync };
 
 // [subspace]: the model's own when model.mode = "subspace".
 struct SubspaceConfig {
@@ -140,6 +142,34 @@ struct BoundaryConfig {
   bool operator==(const BoundaryConfig&) const = default;
 };
 
+// [link]: what the links of a run on one machine are slowed down to; link_settings.h reads the values.
+struct LinkConfig {
+  std::string rate = "80mbit";
+  std::string delay = "0ms";
+  std::string jitter = "0ms";
+
+  bool operator==(const LinkConfig&) const = default;
+};
+
+// [checkpoint]
+struct CheckpointConfig {
+  int64_t every = 20;      // steps; 0: only when the run ends
+  int64_t keep_last = 2;   // newest ones kept
+  int64_t keep_every = 0;  // and those of steps divisible by this; 0: none
+  CheckpointMode mode = CheckpointMode::kAuto;
+
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+// [cluster]
+struct ClusterConfig {
+  int64_t lease_s = 15;      // a worker not heard of for so long has lost its stage
+  int64_t max_failures = 5;  // attempts at one step before the run stops
+  int64_t max_skipped = 10;  // steps in a row without a finite loss and norm before the run stops
+
+  bool operator==(const ClusterConfig&) const = default;
+};
+
 struct RunConfig {
   ModelConfig model;
   DataConfig data;
@@ -147,6 +177,9 @@ struct RunConfig {
   OptimConfig optim;
   PipelineConfig pipeline;
   BoundaryConfig boundary;
+  LinkConfig link;
+  CheckpointConfig checkpoint;
+  ClusterConfig cluster;
 
   bool operator==(const RunConfig&) const = default;
 };

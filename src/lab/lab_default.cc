@@ -27,7 +27,7 @@ int64_t tokens_per_step(const TrainConfig& train) { return train.microbatches * 
 // The schedule of the learning rate needs the number of steps, so a few steps are timed first and thrown away.
 int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, double limit_s) {
   constexpr int64_t kTimed = 6;
-  const BatchSource batches(corpus, config.train);
+  BatchSource batches(corpus, config.train);
   InProcessPipeline pipeline(config, corpus.vocab, batches);
   pipeline.step(0);
   const SystemClock clock;
@@ -39,7 +39,7 @@ int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, doub
 
 Outcome train_for(RunConfig config, const PreparedCorpus& corpus, double limit_s) {
   config.train.steps = steps_within(config, corpus, limit_s);
-  const BatchSource batches(corpus, config.train);
+  BatchSource batches(corpus, config.train);
   InProcessPipeline pipeline(config, corpus.vocab, batches);
   const SystemClock clock;
   const auto start = clock.now();

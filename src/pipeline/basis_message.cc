@@ -16,6 +16,10 @@ constexpr double kOrthonormalTolerance = 1e-9;
 
 }  // namespace
 
+size_t basis_message_bytes(int64_t d, int64_t k) {
+  return sizeof(int64_t) + static_cast<size_t>(d * k) * sizeof(double);
+}
+
 std::vector<std::byte> encode_basis(const Basis& basis) {
   const auto u = basis.u.contiguous();
   const auto bytes = tensor_bytes_of(u);
@@ -27,7 +31,7 @@ std::vector<std::byte> encode_basis(const Basis& basis) {
 
 Result<Basis> decode_basis(std::span<const std::byte> message, const Basis& current) {
   const auto count = static_cast<size_t>(current.d() * current.k());
-  const size_t wanted = sizeof(int64_t) + count * sizeof(double);
+  const size_t wanted = basis_message_bytes(current.d(), current.k());
   if (message.size() != wanted) {
     return Error{fmt::format("a basis message has {} bytes and must have {} for d = {}, k = {}", message.size(), wanted,
                              current.d(), current.k())};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 
 namespace thinpipe {
 
+size_t basis_message_bytes(int64_t d, int64_t k);
 std::vector<std::byte> encode_basis(const Basis& basis);
 // `current`: what the receiver holds; the message must be its successor.
 Result<Basis> decode_basis(std::span<const std::byte> message, const Basis& current);

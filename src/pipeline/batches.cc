@@ -34,13 +34,13 @@ BatchSource::BatchSource(const PreparedCorpus& corpus, const TrainConfig& train)
       sampler_(corpus.id, train.seed, require_windows(train_shard_.size(), train.seq_len, "training")),
       validation_windows_(require_windows(validation_shard_.size(), train.seq_len, "validation")) {}
 
-TokenBatch BatchSource::training(int64_t step, int64_t microbatch) const {
+Result<TokenBatch> BatchSource::training(int64_t step, int64_t microbatch) {
   const int64_t first_sample = (step * train_.microbatches + microbatch) * train_.microbatch;
   return read_batch(train_shard_, train_.microbatch, train_.seq_len,
                     [&](int64_t i) { return sampler_.window(static_cast<uint64_t>(first_sample + i)); });
 }
 
-TokenBatch BatchSource::validation(int64_t first_window, int64_t count) const {
+Result<TokenBatch> BatchSource::validation(int64_t first_window, int64_t count) {
   return read_batch(validation_shard_, count, train_.seq_len,
                     [&](int64_t i) { return static_cast<uint64_t>(first_window + i); });
 }

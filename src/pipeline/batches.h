@@ -11,17 +11,26 @@
 
 namespace thinpipe {
 
-class BatchSource {
+// Where a first stage gets its tokens: its own copy of the corpus, or somebody who has one.
+class Batches {
+ public:
+  virtual ~Batches() = default;
+  virtual Result<TokenBatch> training(int64_t step, int64_t microbatch) = 0;
+  virtual Result<TokenBatch> validation(int64_t first_window, int64_t count) = 0;
+};
+
+// Of a copy on this machine.
+class BatchSource final : public Batches {
  public:
   // Opens the shards and checks every id against the vocabulary. Throws UserError when a shard is damaged or too short.
   BatchSource(const PreparedCorpus& corpus, const TrainConfig& train);
 
   // Sample ids (step * M + microbatch) * B onwards.
-  TokenBatch training(int64_t step, int64_t microbatch) const;
+  Result<TokenBatch> training(int64_t step, int64_t microbatch) override;
 
   // Validation windows in order, B at a time; the last batch may be smaller.
   int64_t validation_windows() const { return static_cast<int64_t>(validation_windows_); }
-  TokenBatch validation(int64_t first_window, int64_t count) const;
+  Result<TokenBatch> validation(int64_t first_window, int64_t count) override;
 
  private:
   TrainConfig train_;

@@ -18,48 +18,35 @@
 namespace thinpipe {
 namespace {
 
-Schedule schedule_for(const RunConfig& config) {
-  const int64_t stages = config.pipeline.stages, microbatches = config.train.microbatches;
-  if (config.pipeline.schedule == ScheduleKind::kGpipe) return make_gpipe(stages, microbatches);
-  // In-memory links take no time, so the classic warm-up covers them; only the ratio of the times matters here.
-  return make_1f1b(stages, microbatches, covering_warmup(stages, microbatches, {1.0, 2.0, 0.0, 0.0}, 0));
-}
-
-int threads_for(const RunConfig& config) {
-  if (config.train.threads > 0) return static_cast<int>(config.train.threads);
-  return config.pipeline.stages == 1 ? static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) : 1;
-}
+// One run, one epoch: nothing is ever aborted in here.
+constexpr uint64_t kEpoch = 1;
 
 }  // namespace
 
 struct InProcessParts {
   RunConfig config;
-  Schedule schedule;
   StepBarrier barrier;
-  std::vector<std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>> links;  // one per cut
+  std::vector<std::unique_ptr<PacketLink>> down, up;  // per cut: the earlier stage's end, the later one's
   std::vector<std::unique_ptr<StageWorker>> workers;
   std::vector<std::thread> threads;
   std::mutex fault_mutex;
   std::exception_ptr fault;  // the first exception of a stage's thread
 
-  InProcessParts(const RunConfig& run, int64_t vocab, const BatchSource& batches)
-      : config(run), schedule(schedule_for(run)), barrier(static_cast<size_t>(run.pipeline.stages)) {
-    const auto cuts = blocks_per_stage(run);
-    const size_t count = cuts.size();
+  InProcessParts(const RunConfig& run, int64_t vocab, Batches& batches)
+      : config(run), barrier(static_cast<size_t>(run.pipeline.stages)) {
+    const auto schedule = schedule_for(run, {});
+    const size_t count = schedule.stages.size();
     for (size_t i = 0; i + 1 < count; ++i) {
       // One more upstream than the schedule needs: the next basis may follow the last gradient.
-      links.push_back(
-          make_memory_link(schedule.stages[i].forward_capacity, schedule.stages[i + 1].backward_capacity + 1));
+      auto [earlier, later] =
+          make_memory_link(schedule.stages[i].forward_capacity, schedule.stages[i + 1].backward_capacity + 1);
+      const auto rules = packet_rules(run, vocab, static_cast<int64_t>(i), run_tag("in process"));
+      down.push_back(std::make_unique<PacketLink>(std::move(earlier), rules, kEpoch));
+      up.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch));
     }
-    int64_t first = 0;
     for (size_t i = 0; i < count; ++i) {
-      const StagePlace place{i,
-                             count,
-                             {first, first + cuts[i], run.model.blocks},
-                             i > 0 ? links[i - 1].second.get() : nullptr,
-                             i + 1 < count ? links[i].first.get() : nullptr};
-      workers.push_back(std::make_unique<StageWorker>(config, vocab, place, schedule, batches));
-      first += cuts[i];
+      workers.push_back(std::make_unique<StageWorker>(config, vocab, stage_place(run, i), batches));
+      workers[i]->connect(i > 0 ? up[i - 1].get() : nullptr, i + 1 < count ? down[i].get() : nullptr);
     }
     for (auto& worker : workers) {
       threads.emplace_back([this, &worker, number = threads.size()] { serve(*worker, number); });
@@ -71,7 +58,7 @@ struct InProcessParts {
     at::set_num_threads(threads_for(config));
     std::string reason;
     try {
-      const auto status = worker.run(barrier);
+      const auto status = run_commands(worker, number);
       if (status.ok()) return;
       reason = status.error().message;
     } catch (const std::exception& error) {
@@ -80,8 +67,32 @@ struct InProcessParts {
       if (!fault) fault = std::current_exception();
     }
     reason = fmt::format("stage {}: {}", number, reason);
+    end_all(reason);
+  }
+
+  // Serves commands until Stop, or until a link or a peer fails.
+  Status run_commands(StageWorker& worker, size_t number) {
+    while (true) {
+      auto command = barrier.next(number);
+      if (!command) return command.error();
+      if (std::holds_alternative<Stop>(command.value())) return {};
+      if (const auto* commit = std::get_if<CommitStep>(&command.value())) {
+        worker.commit(*commit);
+        continue;
+      }
+      const auto* step = std::get_if<RunStep>(&command.value());
+      auto report = step != nullptr
+                        ? worker.run_step(kEpoch, step->step)
+                        : worker.evaluate(kEpoch, worker.applied(), std::get<Evaluate>(command.value()).windows);
+      if (!report) return report.error();
+      barrier.report(number, std::move(report.value()));
+    }
+  }
+
+  void end_all(const std::string& reason) {
     barrier.fail(reason);
-    for (auto& [up, down] : links) up->close(reason);
+    for (auto& link : down) link->interrupt(kEpoch + 1, reason);
+    for (auto& link : up) link->interrupt(kEpoch + 1, reason);
   }
 
   // One report of every stage. A stage's exception comes out here as what it was, a peer's or link's error as
@@ -103,13 +114,12 @@ struct InProcessParts {
   }
 };
 
-InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, const BatchSource& batches)
+InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches)
     : parts_(std::make_unique<InProcessParts>(config, vocab, batches)) {}
 
 InProcessPipeline::~InProcessPipeline() {
   if (!parts_) return;
-  parts_->barrier.fail("the run has ended");
-  for (auto& [up, down] : parts_->links) up->close("the run has ended");
+  parts_->end_all("the run has ended");
   parts_->stop();
 }
 
@@ -135,6 +145,8 @@ double InProcessPipeline::validate(int64_t windows) {
   const auto reports = parts_->gather();
   return reports.back().loss_sum / static_cast<double>(windows * parts_->config.train.seq_len);
 }
+
+StageWorker& InProcessPipeline::worker(size_t stage) { return *parts_->workers[stage]; }
 
 std::vector<std::pair<std::string, at::Tensor>> InProcessPipeline::finish() {
   parts_->stop();

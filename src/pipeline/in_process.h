@@ -28,11 +28,12 @@ struct StepResult {
 };
 
 struct InProcessParts;
+class StageWorker;
 
 // The stages, their threads and links. Throws UserError when the config asks for what cannot be, or when a stage fails.
 class InProcessPipeline {
  public:
-  InProcessPipeline(const RunConfig& config, int64_t vocab, const BatchSource& batches);
+  InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches);
   ~InProcessPipeline();
 
   StepResult step(int64_t number);
@@ -42,6 +43,8 @@ class InProcessPipeline {
   // Stops the stages; afterwards, their weights and what a model of theirs has of them. Names are unique.
   std::vector<std::pair<std::string, at::Tensor>> finish();
   int64_t parameter_count() const;
+  // Between steps: the stage's state may be read and restored.
+  StageWorker& worker(size_t stage);
 
  private:
   std::unique_ptr<InProcessParts> parts_;
@@ -56,7 +59,7 @@ struct TrainingResult {
 
 // Runs the config to its end, or throws UserError (a full disk, a loss that stays non-finite). Writes
 // model.safetensors into the run folder when it is done.
-TrainingResult train_in_process(const RunConfig& config, int64_t vocab, const BatchSource& batches, RunFolder& folder,
+TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSource& batches, RunFolder& folder,
                                 Progress& progress, const Clock& clock);
 
 }  // namespace thinpipe

@@ -19,8 +19,10 @@ struct StepReport {
 
 struct ProgressPlan {
   int64_t total_steps;
-  int64_t cuts = 0;  // 0: nothing crosses a link
-  int64_t d = 0;     // what fp32 would send per token, cut and direction is 4d
+  int64_t cuts = 0;              // 0: nothing crosses a link
+  int64_t d = 0;                 // what fp32 would send per token, cut and direction is 4d
+  int64_t first_step = 0;        // done before this began
+  uint64_t rate_bits_per_s = 0;  // of a cut and direction; 0: not limited, its use is not shown
 };
 
 class Progress {

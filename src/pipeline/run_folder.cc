@@ -45,8 +45,19 @@ LineLog::~LineLog() {
 LineLog::LineLog(LineLog&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
 
-Status LineLog::append(const nlohmann::ordered_json& line) {
-  const std::string text = line.dump() + "\n";
+Result<LineLog> LineLog::rewrite(const std::filesystem::path& path, const std::string& lines) {
+  if (auto status = write_file_atomically(path, lines); !status) return status.error();
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (descriptor < 0) return Error{fmt::format("cannot write {}: {}", path.string(), std::strerror(errno))};
+  LineLog log(path, descriptor);
+  log.size_ = static_cast<int64_t>(lines.size());
+  return log;
+}
+
+Status LineLog::append(const nlohmann::ordered_json& line) { return append_text(line.dump()); }
+
+Status LineLog::append_text(const std::string& line) {
+  const std::string text = line + "\n";
   size_t done = 0;
   while (done < text.size()) {
     const ssize_t written = ::write(descriptor_, text.data() + done, text.size() - done);
@@ -62,7 +73,7 @@ Status LineLog::append(const nlohmann::ordered_json& line) {
   return {};
 }
 
-Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
+Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config) {
   auto folder = path;
   std::error_code ignored;
   const bool was_there = !path.empty() && std::filesystem::exists(path, ignored);
@@ -73,17 +84,29 @@ Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const Run
   } else if (auto status = make_directories(folder); !status) {
     return status.error();
   }
-  for (const char* name : {"config.toml", "metrics.jsonl", "model.safetensors"}) {
+  for (const char* name : {"config.toml", "metrics.jsonl", "model.safetensors", "run.sqlite"}) {
     if (std::filesystem::exists(folder / name, ignored)) {
       return Error{fmt::format("{} already holds a run ({}); give another folder", folder.string(), name)};
     }
   }
-  const auto written = write_file_atomically(folder / "config.toml", to_toml(config));
-  auto metrics = written ? LineLog::create(folder / "metrics.jsonl") : Result<LineLog>(written.error());
-  if (metrics) return RunFolder(folder, std::move(metrics.value()));
-  if (written) std::filesystem::remove(folder / "config.toml", ignored);
-  if (!was_there) std::filesystem::remove(folder, ignored);
-  return metrics.error();
+  if (auto written = write_file_atomically(folder / "config.toml", to_toml(config)); !written) {
+    if (!was_there) std::filesystem::remove(folder, ignored);
+    return written.error();
+  }
+  return folder;
+}
+
+Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
+  std::error_code ignored;
+  const bool was_there = !path.empty() && std::filesystem::exists(path, ignored);
+  const auto folder = create_run_folder(path, config);
+  if (!folder) return folder.error();
+  auto metrics = LineLog::create(folder.value() / "metrics.jsonl");
+  auto timing = metrics ? LineLog::create(folder.value() / "timing.jsonl") : Result<LineLog>(metrics.error());
+  if (timing) return RunFolder(folder.value(), std::move(metrics.value()), std::move(timing.value()));
+  for (const char* name : {"config.toml", "metrics.jsonl"}) std::filesystem::remove(folder.value() / name, ignored);
+  if (!was_there) std::filesystem::remove(folder.value(), ignored);
+  return timing.error();
 }
 
 }  // namespace thinpipe

@@ -1,4 +1,5 @@
-// What a run leaves behind: config.toml as used, metrics.jsonl (one JSON object a line), the final weights.
+// What a run leaves behind: config.toml as used, metrics.jsonl and timing.jsonl (one JSON object a line; the first is
+// the same for the same run, the second never is), the final weights.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,14 @@ namespace thinpipe {
 class LineLog {
  public:
   static Result<LineLog> create(const std::filesystem::path& path);
+  // Replaces what is there by these lines in one move, and goes on behind them.
+  static Result<LineLog> rewrite(const std::filesystem::path& path, const std::string& lines);
   ~LineLog();
   LineLog(LineLog&& other) noexcept;
   LineLog& operator=(LineLog&&) = delete;
 
   Status append(const nlohmann::ordered_json& line);
+  Status append_text(const std::string& line);  // without its line end
 
  private:
   LineLog(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
@@ -30,20 +34,26 @@ class LineLog {
   int64_t size_ = 0;  // bytes of whole lines
 };
 
+// The folder alone, with its config.toml: what RunFolder and the coordinator of a run begin with. `path` must not hold
+// a run yet; empty: a new folder under data_dir()/runs, named by the time.
+Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config);
+
 class RunFolder {
  public:
-  // Makes `path` (which must not hold a run yet) and writes config.toml. An empty path: a new folder under
-  // data_dir()/runs, named by the time.
+  // create_run_folder, and the two logs.
   static Result<RunFolder> create(const std::filesystem::path& path, const RunConfig& config);
 
   const std::filesystem::path& path() const { return path_; }
   LineLog& metrics() { return metrics_; }
+  LineLog& timing() { return timing_; }
 
  private:
-  RunFolder(std::filesystem::path path, LineLog metrics) : path_(std::move(path)), metrics_(std::move(metrics)) {}
+  RunFolder(std::filesystem::path path, LineLog metrics, LineLog timing)
+      : path_(std::move(path)), metrics_(std::move(metrics)), timing_(std::move(timing)) {}
 
   std::filesystem::path path_;
   LineLog metrics_;
+  LineLog timing_;
 };
 
 }  // namespace thinpipe

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "pipeline/basis_message.h"
 #include "subspace/grassmann.h"
@@ -19,6 +21,20 @@ MessageNumber number_of(int64_t step, int64_t microbatch) {
   return {static_cast<uint64_t>(step), static_cast<uint64_t>(microbatch)};
 }
 
+// Adds the time it lives to `total`.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& total) : total_(total), start_(clock_.now()) {}
+  ~Stopwatch() { total_ += seconds(clock_.now() - start_); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  SystemClock clock_;
+  double& total_;
+  TimePoint start_;
+};
+
 }  // namespace
 
 at::Device device_of(const TrainConfig& train) {
@@ -30,82 +46,158 @@ at::Device device_of(const TrainConfig& train) {
   return device;
 }
 
-StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, const Schedule& schedule,
-                         const BatchSource& batches)
+int threads_for(const RunConfig& config) {
+  if (config.train.threads > 0) return static_cast<int>(config.train.threads);
+  return config.pipeline.stages == 1 ? static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) : 1;
+}
+
+Schedule schedule_for(const RunConfig& config, const std::vector<int64_t>& warmup) {
+  const int64_t stages = config.pipeline.stages, microbatches = config.train.microbatches;
+  if (config.pipeline.schedule == ScheduleKind::kGpipe) return make_gpipe(stages, microbatches);
+  if (!warmup.empty()) return make_1f1b(stages, microbatches, warmup);
+  return make_1f1b(stages, microbatches, covering_warmup(stages, microbatches, {1.0, 2.0, 0.0, 0.0}, 0));
+}
+
+StagePlace stage_place(const RunConfig& config, size_t number) {
+  const auto cuts = blocks_per_stage(config);
+  int64_t first = 0;
+  for (size_t i = 0; i < number; ++i) first += cuts[i];
+  return {number, cuts.size(), {first, first + cuts[number], config.model.blocks}};
+}
+
+PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, RunTag run) {
+  // Any device will do: only sizes are asked.
+  const auto boundary = make_boundary(config, vocab, cut, at::TensorOptions());
+  const int64_t sequences = config.train.microbatch;
+  size_t largest = std::max(boundary->forward_bytes(sequences), boundary->backward_bytes(sequences));
+  if (config.model.is_subspace())
+    largest = std::max(largest, basis_message_bytes(config.model.d, config.model.subspace.rank));
+  constexpr int64_t kMostEvaluationBatches = int64_t{1} << 20;
+  return {.run = run,
+          .boundary = cut,
+          .boundary_kind = static_cast<uint8_t>(config.boundary.kind),
+          .pack = static_cast<uint8_t>(config.boundary.pack),
+          .max_payload_bytes = largest,
+          .microbatches = config.train.microbatches,
+          .eval_microbatches = kMostEvaluationBatches};
+}
+
+StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches)
     : config_(config),
       place_(place),
-      schedule_(schedule),
+      schedule_(schedule_for(config, {})),
       batches_(batches),
       stage_(config.model, vocab, place.range, config.train.precision, config.train.seed, device_of(config.train)),
       optimizer_(config.optim, config.train.steps, stage_.parameters()) {
   const auto cut = static_cast<int64_t>(place.number);
-  if (place.previous != nullptr) before_ = make_boundary(config, vocab, cut - 1, stage_.options());
-  if (place.next != nullptr) after_ = make_boundary(config, vocab, cut, stage_.options());
+  if (place.number > 0) before_ = make_boundary(config, vocab, cut - 1, stage_.options());
+  if (place.number + 1 < place.count) after_ = make_boundary(config, vocab, cut, stage_.options());
 }
 
-TokenBatch StageWorker::on_device(TokenBatch batch) const { return {batch.tokens.to(stage_.options().device())}; }
-
-Status StageWorker::run(StepBarrier& barrier) {
-  while (true) {
-    auto command = barrier.next(place_.number);
-    if (!command) return command.error();
-    if (std::holds_alternative<Stop>(command.value())) return {};
-    if (const auto* commit_step = std::get_if<CommitStep>(&command.value())) {
-      commit(*commit_step);
-      continue;
-    }
-    const auto* step = std::get_if<RunStep>(&command.value());
-    auto report = step != nullptr ? run_step(step->step) : evaluate(std::get<Evaluate>(command.value()).windows);
-    if (!report) return report.error();
-    count_bytes(report.value());
-    barrier.report(place_.number, std::move(report.value()));
-  }
+void StageWorker::connect(PacketLink* previous, PacketLink* next) {
+  TP_CHECK((previous != nullptr) == (before_ != nullptr) && (next != nullptr) == (after_ != nullptr),
+           "stage {} of {} connected on the wrong sides", place_.number, place_.count);
+  previous_ = previous;
+  next_ = next;
 }
 
-Result<StageReport> StageWorker::run_step(int64_t step) {
-  stage_.parameters().zero_grad();
+int64_t StageWorker::basis_version() const {
+  const auto* side = const_cast<Stage&>(stage_).subspace();
+  return side != nullptr ? side->basis().version : 0;
+}
+
+std::string StageWorker::current_basis_hash() const {
+  const auto* side = const_cast<Stage&>(stage_).subspace();
+  return side != nullptr ? basis_hash(side->basis()) : "";
+}
+
+void StageWorker::begin_pass(uint64_t epoch, int64_t step) {
+  epoch_ = epoch;
+  arrived_.clear();
+  arrived_grads_.clear();
+  passes_.clear();
+  grads_out_.clear();
+  if (previous_ != nullptr) previous_->enter(epoch, step);
+  if (next_ != nullptr) next_->enter(epoch, step);
+  sent_before_ = next_ != nullptr ? next_->meter().payload_bytes_sent : 0;
+  sent_before_back_ = previous_ != nullptr ? previous_->meter().payload_bytes_sent : 0;
+}
+
+void StageWorker::end_pass(StageReport& report) {
+  if (next_ != nullptr) report.forward_bytes = next_->meter().payload_bytes_sent - sent_before_;
+  if (previous_ != nullptr) report.backward_bytes = previous_->meter().payload_bytes_sent - sent_before_back_;
+}
+
+Result<StageReport> StageWorker::run_step(uint64_t epoch, int64_t step) {
+  TP_CHECK(step == applied_, "step {} is to be run where {} is next", step, applied_);
   StageReport report;
-  for (const auto& action : schedule_.stages[place_.number].actions) {
-    if (auto status = act(action, step, report); !status) return status.error();
-  }
-  report.squared_norm = optimizer_.squared_norm();
-  if (moves_basis(step)) {
-    if (auto status = pass_basis(report); !status) return status.error();
+  {
+    const Stopwatch total(report.total_s);
+    begin_pass(epoch, step);
+    next_basis_.reset();
+    if (auto* side = stage_.subspace()) side->drop_tap();
+    stage_.parameters().zero_grad();
+    for (const auto& action : schedule_.stages[place_.number].actions) {
+      if (auto status = act(action, step, report); !status) return status.error();
+    }
+    report.squared_norm = optimizer_.squared_norm();
+    if (moves_basis(step)) {
+      if (auto status = pass_basis(step, report); !status) return status.error();
+    }
+    end_pass(report);
+    report.dropped_share = dropped_share_;
   }
   return report;
 }
 
+Status StageWorker::send(PacketLink& link, PacketKind kind, int64_t step, int64_t microbatch,
+                         std::vector<std::byte> payload, int64_t sequences) {
+  const int64_t rows = kind == PacketKind::kBasis ? config_.model.d : sequences * config_.train.seq_len;
+  return link.send({epoch_, step, microbatch, kind}, std::move(payload), rows, config_.model.boundary_width(),
+                   basis_version());
+}
+
+Result<std::vector<std::byte>> StageWorker::receive(PacketLink& link, PacketKind kind, int64_t step, int64_t microbatch,
+                                                    StageReport& report) {
+  const Stopwatch waiting(report.wait_s);
+  return link.receive({epoch_, step, microbatch, kind}, basis_version());
+}
+
 Status StageWorker::act(const Action& action, int64_t step, StageReport& report) {
   const int64_t m = action.microbatch;
+  const int64_t sequences = config_.train.microbatch;
   switch (action.kind) {
-    case ActionKind::kReceiveForward:
-      return receive_forward(m, config_.train.microbatch);
+    case ActionKind::kReceiveForward: {
+      auto content = receive_forward(PacketKind::kForward, step, m, sequences, report);
+      if (!content) return content.error();
+      arrived_[m] = std::move(content.value());
+      return {};
+    }
     case ActionKind::kForward: {
-      ForwardContent in;
-      if (before_) {
-        in = std::move(arrived_.extract(m).mapped());
-      } else {
-        in.batch = on_device(batches_.training(step, m));
-      }
+      auto in = input_of(step, m);
+      if (!in) return in.error();
+      const Stopwatch computing(report.forward_s);
       const double scale = 1.0 / static_cast<double>(tokens_per_step(config_.train));
-      auto& pass = passes_[m] = stage_.forward(std::move(in.batch), in.stream, scale);
+      auto& pass = passes_[m] = stage_.forward(std::move(in.value().batch), in.value().stream, scale);
       report.loss_sum += pass.loss_sum;
       return {};
     }
     case ActionKind::kSendForward: {
       auto& pass = passes_.at(m);
       const ForwardContent content{pass.batch, std::exchange(pass.output, {})};
-      return place_.next->send(after_->encode_forward(content, number_of(step, m)));
+      return send(*next_, PacketKind::kForward, step, m, after_->encode_forward(content, number_of(step, m)),
+                  sequences);
     }
     case ActionKind::kReceiveBackward: {
-      auto message = place_.next->receive();
+      auto message = receive(*next_, PacketKind::kBackward, step, m, report);
       if (!message) return message.error();
-      auto grad = after_->decode_backward(message.value(), config_.train.microbatch);
+      auto grad = after_->decode_backward(message.value(), sequences);
       if (!grad) return grad.error();
       arrived_grads_[m] = std::move(grad.value());
       return {};
     }
     case ActionKind::kBackward: {
+      const Stopwatch computing(report.backward_s);
       at::Tensor grad;
       if (after_) grad = std::move(arrived_grads_.extract(m).mapped());
       grads_out_[m] = stage_.backward(std::move(passes_.extract(m).mapped()), std::move(grad));
@@ -113,39 +205,51 @@ Status StageWorker::act(const Action& action, int64_t step, StageReport& report)
       return {};
     }
     case ActionKind::kSendBackward:
-      return place_.previous->send(before_->encode_backward(grads_out_.extract(m).mapped(), number_of(step, m)));
+      return send(*previous_, PacketKind::kBackward, step, m,
+                  before_->encode_backward(grads_out_.extract(m).mapped(), number_of(step, m)), sequences);
   }
   return {};
 }
 
-Status StageWorker::receive_forward(int64_t microbatch, int64_t sequences) {
-  auto message = place_.previous->receive();
-  if (!message) return message.error();
-  auto content = before_->decode_forward(message.value(), sequences);
-  if (!content) return content.error();
-  arrived_[microbatch] = std::move(content.value());
-  return {};
+Result<ForwardContent> StageWorker::input_of(int64_t step, int64_t microbatch) {
+  if (before_) return std::move(arrived_.extract(microbatch).mapped());
+  auto batch = batches_.training(step, microbatch);
+  if (!batch) return batch.error();
+  return ForwardContent{{batch.value().tokens.to(stage_.options().device())}, {}};
 }
 
-Result<StageReport> StageWorker::evaluate(int64_t windows) {
+Result<ForwardContent> StageWorker::receive_forward(PacketKind kind, int64_t step, int64_t microbatch,
+                                                    int64_t sequences, StageReport& report) {
+  auto message = receive(*previous_, kind, step, microbatch, report);
+  if (!message) return message.error();
+  return before_->decode_forward(message.value(), sequences);
+}
+
+Result<StageReport> StageWorker::evaluate(uint64_t epoch, int64_t step, int64_t windows) {
   StageReport report;
+  begin_pass(epoch, step);
   for (int64_t first = 0, m = 0; first < windows; first += config_.train.microbatch, ++m) {
     const int64_t count = std::min(config_.train.microbatch, windows - first);
     ForwardContent in;
     if (before_) {
-      if (auto status = receive_forward(m, count); !status) return status.error();
-      in = std::move(arrived_.extract(m).mapped());
+      auto content = receive_forward(PacketKind::kEvalForward, step, m, count, report);
+      if (!content) return content.error();
+      in = std::move(content.value());
     } else {
-      in.batch = on_device(batches_.validation(first, count));
+      auto batch = batches_.validation(first, count);
+      if (!batch) return batch.error();
+      in.batch = {batch.value().tokens.to(stage_.options().device())};
     }
     auto pass = stage_.evaluate(std::move(in.batch), in.stream);
     report.loss_sum += pass.loss_sum;
     if (after_) {
       // Evaluation rounds to nearest throughout, so its message number decides nothing.
-      auto status = place_.next->send(after_->encode_forward({pass.batch, pass.output}, {0, 0}));
+      auto status = send(*next_, PacketKind::kEvalForward, step, m,
+                         after_->encode_forward({pass.batch, pass.output}, {0, 0}), count);
       if (!status) return status.error();
     }
   }
+  end_pass(report);
   return report;
 }
 
@@ -154,10 +258,10 @@ bool StageWorker::moves_basis(int64_t step) const {
   return config_.model.is_subspace() && every > 0 && (step + 1) % every == 0;
 }
 
-Status StageWorker::pass_basis(StageReport& report) {
+Status StageWorker::pass_basis(int64_t step, StageReport& report) {
   auto& side = *stage_.subspace();
   if (after_) {
-    auto message = place_.next->receive();
+    auto message = receive(*next_, PacketKind::kBasis, step, 0, report);
     if (!message) return message.error();
     auto basis = decode_basis(message.value(), side.basis());
     if (!basis) return basis.error();
@@ -168,10 +272,13 @@ Status StageWorker::pass_basis(StageReport& report) {
     report.basis = diagnose(side.basis(), *next_basis_, c);
   }
   report.basis_hash = basis_hash(*next_basis_);
-  return before_ ? place_.previous->send(encode_basis(*next_basis_)) : Status{};
+  return before_ ? send(*previous_, PacketKind::kBasis, step, 0, encode_basis(*next_basis_), 0) : Status{};
 }
 
 void StageWorker::commit(const CommitStep& commit) {
+  TP_CHECK(commit.step == applied_, "commit of step {} where {} is next", commit.step, applied_);
+  ++applied_;
+  dropped_share_ = 0;
   auto* side = stage_.subspace();
   if (!commit.apply) {
     if (side != nullptr) side->drop_tap();
@@ -182,24 +289,12 @@ void StageWorker::commit(const CommitStep& commit) {
   if (side == nullptr) return;
   side->commit_tap();
   if (!next_basis_) return;
-  dropped_share_ = 0;
   const auto q = change_of_coordinates(side->basis(), *next_basis_);
   for (const auto& parameter : stage_.parameters().all()) {
     if (parameter.full_width > 0) dropped_share_ = std::max(dropped_share_, dropped_share(parameter.value, q));
   }
   optimizer_.change_over(stage_.change_over(std::move(*next_basis_)));
   next_basis_.reset();
-}
-
-void StageWorker::count_bytes(StageReport& report) {
-  const auto sent = [](Link* link, uint64_t& counted) {
-    if (link == nullptr) return uint64_t{0};
-    const uint64_t total = link->meter().bytes_sent;
-    return total - std::exchange(counted, total);
-  };
-  report.forward_bytes = sent(place_.next, counted_forward_);
-  report.backward_bytes = sent(place_.previous, counted_backward_);
-  report.dropped_share = std::exchange(dropped_share_, 0);
 }
 
 }  // namespace thinpipe

@@ -12,34 +12,18 @@
 #include <vector>
 
 #include "base/result.h"
-#include "subspace/grassmann.h"
+#include "pipeline/stage_report.h"
 
 namespace thinpipe {
 
 struct RunStep {
   int64_t step;
 };
-// Ends a step: every gradient times grad_factor is applied, or (apply = false) the step is as if it had not been.
-struct CommitStep {
-  int64_t step;
-  bool apply;
-  double grad_factor;
-};
 struct Evaluate {
   int64_t windows;  // of the validation split, from 0
 };
 struct Stop {};
 using Command = std::variant<RunStep, CommitStep, Evaluate, Stop>;
-
-struct StageReport {
-  double loss_sum = 0;                    // last stage
-  double squared_norm = 0;                // of this stage's gradients
-  uint64_t forward_bytes = 0;             // sent to the next stage since the last report
-  uint64_t backward_bytes = 0;            // sent to the previous one
-  std::string basis_hash;                 // of the next basis, when this step moves it: ready means holding it
-  std::optional<BasisDiagnostics> basis;  // of that move, from the last stage
-  double dropped_share = 0;               // of the last change-over, the largest over this stage's matrices
-};
 
 class StepBarrier {
  public:

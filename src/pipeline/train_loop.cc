@@ -5,15 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "optim/learning_rate.h"
 #include "pipeline/in_process.h"
+#include "pipeline/metrics.h"
 #include "pipeline/tensor_file.h"
 
 namespace thinpipe {
 namespace {
-
-// So many steps in a row without a finite loss and norm are a diverged run, not an accident.
-constexpr int64_t kMaxSkippedInARow = 10;
 
 // Bytes of one step over all cuts and both directions.
 uint64_t bytes_of(const StepResult& step) {
@@ -22,39 +19,9 @@ uint64_t bytes_of(const StepResult& step) {
   return total;
 }
 
-nlohmann::ordered_json metrics_line(const StepResult& step, const RunConfig& config, int64_t tokens_per_step,
-                                    double elapsed_s) {
-  nlohmann::ordered_json line = {
-      {"step", step.step + 1},
-      {"loss", step.loss},
-      {"grad_norm", step.norm},
-      {"lr", config.optim.lr * learning_rate_factor(config.optim, step.step, config.train.steps)},
-      {"tokens", (step.step + 1) * tokens_per_step},
-      {"seconds", elapsed_s}};
-  if (!step.applied) line["skipped"] = true;
-  if (step.stages.size() > 1) {
-    auto cuts = nlohmann::ordered_json::array();
-    for (size_t cut = 0; cut + 1 < step.stages.size(); ++cut) {
-      cuts.push_back({{"forward", step.stages[cut].forward_bytes}, {"backward", step.stages[cut + 1].backward_bytes}});
-    }
-    line["bytes"] = std::move(cuts);
-  }
-  if (const auto& basis = step.stages.back().basis) {
-    line["basis"] = {{"version", basis->version},
-                     {"angles_rad", basis->angles_rad},
-                     {"energy_inside", basis->energy_inside},
-                     {"gram_eigenvalues", {basis->smallest_gram, basis->largest_gram}}};
-  }
-  // Known one step after the change-over, when the stages next report.
-  double dropped = 0;
-  for (const auto& stage : step.stages) dropped = std::max(dropped, stage.dropped_share);
-  if (dropped > 0) line["dropped_share"] = dropped;
-  return line;
-}
-
 }  // namespace
 
-TrainingResult train_in_process(const RunConfig& config, int64_t vocab, const BatchSource& batches, RunFolder& folder,
+TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSource& batches, RunFolder& folder,
                                 Progress& progress, const Clock& clock) {
   InProcessPipeline pipeline(config, vocab, batches);
   const auto& train = config.train;
@@ -65,20 +32,21 @@ TrainingResult train_in_process(const RunConfig& config, int64_t vocab, const Ba
   int64_t skipped_in_a_row = 0;
   for (int64_t number = 0; number < train.steps; ++number) {
     const auto step = pipeline.step(number);
-    auto line = metrics_line(step, config, tokens_per_step, seconds(clock.now() - start));
+    auto line = metrics_line(config, {number, step.loss, step.norm, step.applied}, step.stages);
     if (train.eval_every > 0 && (number + 1) % train.eval_every == 0 && number + 1 < train.steps) {
       const double loss = pipeline.validate(eval_windows);
       line["validation_loss"] = loss;
       progress.note(fmt::format("step {}: validation loss {:.4f} on {} sequences", number + 1, loss, eval_windows));
     }
     folder.metrics().append(line).take();
+    folder.timing().append(timing_line(number, seconds(clock.now() - start), step.stages)).take();
     progress.step({number + 1, step.loss, tokens_per_step, bytes_of(step)});
     skipped_in_a_row = step.applied ? 0 : skipped_in_a_row + 1;
-    if (skipped_in_a_row == kMaxSkippedInARow) {
+    if (skipped_in_a_row == config.cluster.max_skipped) {
       throw UserError(
           fmt::format("the loss or its gradient was not finite for {} steps in a row up to step {}; lower optim.lr "
                       "({}) or lengthen optim.warmup ({})",
-                      kMaxSkippedInARow, number + 1, config.optim.lr, config.optim.warmup));
+                      config.cluster.max_skipped, number + 1, config.optim.lr, config.optim.warmup));
     }
     result.steps = number + 1;
     result.final_loss = step.loss;

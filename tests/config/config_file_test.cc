@@ -117,7 +117,7 @@ TEST(ConfigFile, RefusesUnknownNamesAndNamesTheNearest) {
       {"\n\n[xyzzyplugh]",
        {},
        "unknown section [xyzzyplugh] in x.toml:3: the sections are model, data, train, optim, pipeline, subspace, "
-       "boundary"},
+       "boundary, link, checkpoint, cluster"},
       {"[model]\nhaeds = 4", {}, "unknown key model.haeds in x.toml:2: did you mean model.heads?"},
       {"[model]\nlr = 0.1", {}, "unknown key model.lr in x.toml:2: did you mean optim.lr?"},
       {"[pipeline]\nxyzzyplugh = 0.1",

@@ -90,7 +90,7 @@ TEST(Pipeline, ReportsTheBytesThatCrossedEachCut) {
   config.model.subspace.update_every = 0;
   config.boundary.pack = Pack::kBf16;
   config.pipeline.stages = 2;
-  const BatchSource batches(corpus.prepared(), config.train);
+  BatchSource batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   const auto step = pipeline.step(0);
   // 3 microbatches of 2 sequences: 12 tokens of k = 8 coordinates, 13 ids of 2 bytes and a length of 4.
@@ -105,7 +105,7 @@ TEST(Pipeline, SkipsAStepThatIsNotFiniteAndChangesNothing) {
   config.optim.clip = 0;
   config.train.precision = Precision::kFloat32;
   config.pipeline.stages = 2;
-  const BatchSource batches(corpus.prepared(), config.train);
+  BatchSource batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   bool skipped = false;
   for (int64_t step = 0; step < 12; ++step) {
@@ -122,7 +122,7 @@ TEST(Pipeline, BasisMovesTogetherAndReportsHow) {
   const TinyCorpus corpus;
   auto config = tiny_config(ModelMode::kSubspace);
   config.pipeline.stages = 3;
-  const BatchSource batches(corpus.prepared(), config.train);
+  BatchSource batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   for (int64_t number = 0; number < 15; ++number) {
     const auto step = pipeline.step(number);

@@ -1,0 +1,159 @@
+// Looking at runs and steering them: runs, show, status, pause, resume.
+#include <fmt/format.h>
+#include <grpcpp/channel.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "cluster/control_client.h"
+#include "cluster/serve.h"
+#include "commands.h"
+#include "config/config_file.h"
+#include "run_folders.h"
+
+namespace thinpipe {
+namespace {
+
+// The last whole line of metrics.jsonl that has a loss; an empty object if there is none.
+nlohmann::json last_metrics(const std::filesystem::path& run) {
+  std::ifstream file(run / "metrics.jsonl");
+  std::string line;
+  nlohmann::json last = nlohmann::json::object();
+  while (std::getline(file, line)) {
+    auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("loss")) last = std::move(json);
+  }
+  return last;
+}
+
+std::string progress_of(const std::filesystem::path& run) {
+  const auto last = last_metrics(run);
+  const auto steps = load_config(run / "config.toml").train.steps;
+  if (last.empty()) return fmt::format("step 0/{}", steps);
+  const auto loss = last["loss"].is_number() ? fmt::format("{:.4f}", last["loss"].get<double>()) : "not finite";
+  return fmt::format("step {}/{}  loss {}", last.value("step", int64_t{0}), steps, loss);
+}
+
+void list_runs() {
+  const auto runs = known_runs();
+  if (runs.empty()) fmt::print("no runs yet; `thinpipe train` makes one\n");
+  for (const auto& run : runs) {
+    std::string progress;
+    try {
+      progress = progress_of(run);
+    } catch (const UserError& error) {
+      progress = error.what();
+    }
+    fmt::print("{}  {}  {}\n", run.filename().string(), progress, state_of(run));
+  }
+}
+
+void show_run(const std::string& name) {
+  const auto run = find_run(name).take();
+  const auto config = load_config(run / "config.toml");
+  fmt::print("run: {}\n", run.string());
+  fmt::print("state: {}\n", state_of(run));
+  fmt::print("model: {}, d = {}, {} blocks in {} stage(s)\n", config.model.is_subspace() ? "subspace" : "dense",
+             config.model.d, config.model.blocks, config.pipeline.stages);
+  fmt::print("progress: {}\n", progress_of(run));
+  std::vector<std::string> checkpoints;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints", ignored)) {
+    const auto folder = entry.path().filename().string();
+    if (folder.starts_with("step-")) checkpoints.push_back(std::to_string(std::stoll(folder.substr(5))));
+  }
+  std::sort(checkpoints.begin(), checkpoints.end(),
+            [](const auto& a, const auto& b) { return std::stoll(a) < std::stoll(b); });
+  std::string list;
+  for (const auto& step : checkpoints) list += (list.empty() ? "" : ", ") + step;
+  fmt::print("checkpoints of steps: {}\n", list.empty() ? "none" : list);
+  if (std::filesystem::exists(run / "model.safetensors", ignored)) {
+    fmt::print("weights: {} ({})\n", (run / "model.safetensors").string(),
+               format_size(std::filesystem::file_size(run / "model.safetensors")));
+  }
+}
+
+std::unique_ptr<control::Coordinator::Stub> coordinator_of(const std::filesystem::path& run) {
+  const auto place = read_coordinator_place(run);
+  if (!place) {
+    throw UserError(fmt::format("{}: this run is not being served ({}); start it with thinpipe train --resume",
+                                run.string(), state_of(run)));
+  }
+  return control::Coordinator::NewStub(control_channel(place.value().address));
+}
+
+template <class Call>
+void call(const std::filesystem::path& run, const Call& make) {
+  const auto stub = coordinator_of(run);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  const grpc::Status status = make(*stub, &context);
+  if (!status.ok())
+    throw UserError(fmt::format("{}: its coordinator does not answer: {}", run.string(), status.error_message()));
+}
+
+void print_status(const std::string& name, bool json) {
+  const auto run = find_run(name).take();
+  control::RunStatus status;
+  call(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
+  fmt::print("run: {}\n", run.string());
+  fmt::print("{}: step {}/{}, epoch {}; {}\n", status.phase(), status.step(), status.steps(), status.epoch(),
+             status.why());
+  if (status.step() > 0)
+    fmt::print("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
+  fmt::print("last checkpoint: {}\n",
+             status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
+  auto members = nlohmann::ordered_json::array();
+  for (const auto& member : status.members()) {
+    const auto stage = member.stage() < 0 ? std::string("waits") : fmt::format("stage {}", member.stage());
+    fmt::print("  {:<10} {:<16} {:<22} {}\n", stage, member.peer(), member.address(),
+               member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
+    members.push_back({{"peer", member.peer()}, {"stage", member.stage()}, {"connected", member.connected()}});
+  }
+  constexpr int kShownEvents = 8;
+  for (int i = std::max(0, status.events_size() - kShownEvents); i < status.events_size(); ++i) {
+    const auto& event = status.events(i);
+    fmt::print("  {} {}: {}\n", event.time(), event.kind(), event.text());
+  }
+  if (!json) return;
+  const nlohmann::ordered_json object = {{"phase", status.phase()},   {"step", status.step()},
+                                         {"steps", status.steps()},   {"epoch", status.epoch()},
+                                         {"loss", status.loss()},     {"manifest_step", status.manifest_step()},
+                                         {"paused", status.paused()}, {"members", members}};
+  fmt::print("{}\n", object.dump());
+}
+
+void steer(const std::string& name, control::ControlRequest::What what) {
+  const auto run = find_run(name).take();
+  control::ControlRequest request;
+  request.set_what(what);
+  control::ControlReply reply;
+  call(run, [&](auto& stub, auto* context) { return stub.Control(context, request, &reply); });
+  fmt::print("{}\n", reply.said());
+}
+
+}  // namespace
+
+void add_run_commands(CLI::App& app) {
+  auto name = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  const auto add = [&](const char* command_name, const char* help, auto action) {
+    auto* command = app.add_subcommand(command_name, help);
+    command->add_option("run", *name, "a run's folder or name; none: the newest");
+    command->callback(action);
+    return command;
+  };
+  app.add_subcommand("runs", "list the runs of this machine")->callback([] { list_runs(); });
+  add("show", "what a run is and how far it came", [name] { show_run(*name); });
+  auto* status = add("status", "how a run that is going on stands", [name, json] { print_status(*name, *json); });
+  status->add_flag("--json", *json, "one JSON object on the last line");
+  add("pause", "hold a run after its current step", [name] { steer(*name, control::ControlRequest::PAUSE); });
+  add("resume", "let a paused run go on", [name] { steer(*name, control::ControlRequest::RESUME); });
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,155 @@
+// The coordinator's decisions: who holds which stage, when a step is committed, aborted or run again, what everybody
+// returns to when a process is gone. No I/O, no clock of its own, no threads: events go in with the time, effects come
+// out with the sentence why (docs/control.md). The service (coordinator_service.h) is the only caller.
+//
+//   gathering -> forming -> idle <-> running | evaluating        any trouble: back to gathering, a new epoch
+//                            idle -> done
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/effects.h"
+
+namespace thinpipe {
+
+constexpr uint32_t kControlProtocol = 1;
+
+// What does not change during a run.
+struct RunRules {
+  std::string run;
+  int64_t stages = 1;
+  int64_t steps = 0;
+  int64_t tokens_per_step = 1;
+  double clip = 0;
+  int64_t eval_every = 0;
+  int64_t eval_windows = 0;
+  int64_t final_windows = 0;
+  int64_t tokens_per_window = 1;
+  int64_t checkpoint_every = 0;
+  Duration lease{};
+  int64_t max_failures = 5;
+  int64_t max_skipped = 10;
+  int64_t basis_update_every = 0;  // 0: the basis never moves
+  // 1f1b only (else microbatches = 0): what the warm-up is computed from.
+  int64_t microbatches = 0;
+  double hop_s = 0;  // delay and transfer of one message, the slowest cut's
+  // The line of metrics.jsonl for a step, given its reports in stage order; and of timing.jsonl.
+  using LineOf = std::function<std::string(const CommitRow&, const std::vector<control::Ready>&)>;
+  LineOf metrics_line, timing_line;
+};
+
+// What a restarted coordinator knows from its store.
+struct StoredRun {
+  uint64_t epoch = 0;
+  uint64_t generation = 0;
+  std::optional<CommitRow> last_commit;
+  int64_t committed = 0;
+  std::set<int64_t> skipped;      // steps
+  std::set<int64_t> evaluations;  // committed steps they followed
+  std::optional<double> final_loss;
+  int64_t manifest_step = -1;
+  std::vector<ArrivedFile> manifest_files;  // of it, in stage order
+  bool paused = false;
+  std::vector<std::string> roster;  // who held each stage; they may come back
+};
+
+class CoordinatorCore {
+ public:
+  CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now);
+
+  // Events. Every one returns what is to be done.
+  Effects message(SessionId session, const control::FromWorker& message, TimePoint now);
+  Effects session_ended(SessionId session, TimePoint now);
+  Effects tick(TimePoint now);
+  Effects file_arrived(const ArrivedFile& file, TimePoint now);
+  Effects manifest_written(int64_t step, const std::vector<ArrivedFile>& files, TimePoint now);
+  Effects manifest_failed(const std::string& reason, TimePoint now);
+  Effects control(control::ControlRequest::What what, TimePoint now);
+  // Something the service could not do (a full disk): the run stops with the reason.
+  Effects fail(const std::string& reason);
+
+  void describe(control::RunStatus& status, TimePoint now) const;
+  bool done() const { return phase_ == Phase::kDone; }
+  int64_t committed() const { return committed_; }
+  bool has_final_loss() const { return final_loss_.has_value(); }
+
+ private:
+  enum class Phase { kGathering, kForming, kIdle, kRunning, kEvaluating, kDone };
+
+  struct Member {
+    std::string peer, incarnation, address;
+    std::optional<SessionId> session;  // none: the stream broke, the lease runs
+    TimePoint heard{};
+    int64_t stage = -1;
+    std::optional<control::Holding> holding;
+    bool formed = false;
+    std::optional<control::Ready> ready;
+    std::optional<double> evaluated;
+    int64_t arrival = 0;
+  };
+
+  void hello(SessionId session, const control::Hello& hello, TimePoint now, Effects& out);
+  void resolve_doubt(Member& member, Effects& out);
+  void trouble(Member& member, const control::Trouble& trouble, TimePoint now, Effects& out);
+  void drop_expired(TimePoint now, Effects& out);
+  void assign(Effects& out);
+  // Decides what comes next and does it; called at the end of every event.
+  void advance(TimePoint now, Effects& out);
+  void form(Effects& out);
+  void act_when_idle(TimePoint now, Effects& out);
+  void commit(Effects& out);
+  void finish_evaluation(Effects& out);
+  void abort(const std::string& why, Effects& out);
+  void finish(bool failed, const std::string& reason, Effects& out);
+  void request_save(Effects& out);
+  void complete_save(Effects& out);
+  bool evaluation_due() const;
+  int64_t skipped_in_a_row() const;
+  std::vector<int64_t> warmup() const;
+
+  std::vector<Member*> by_stage();  // empty when a stage has nobody connected
+  Member* of_session(SessionId session);
+  void to_all(const control::ToWorker& message, Effects& out);
+  void send(const Member& member, control::ToWorker message, Effects& out);
+  void log(Effects& out, std::string kind, std::string text);
+
+  RunRules rules_;
+  Phase phase_ = Phase::kGathering;
+  std::string why_ = "waiting for workers";
+  uint64_t epoch_;
+  uint64_t generation_;
+  int64_t committed_;
+  int64_t basis_version_ = 0;
+  std::optional<CommitRow> last_commit_;
+  std::set<int64_t> skipped_;
+  std::set<int64_t> evaluations_;
+  std::optional<double> final_loss_;
+  std::optional<double> last_validation_;
+  int64_t manifest_step_;
+  std::vector<ArrivedFile> manifest_files_;
+  bool paused_;
+  bool stop_requested_ = false;
+  bool failed_ = false;
+
+  std::map<std::string, Member> members_;  // by peer
+  int64_t arrivals_ = 0;
+  int64_t failures_ = 0;  // epochs in a row that ended in trouble without a commit
+  std::optional<TimePoint> retry_at_;
+  // The checkpoint under way.
+  bool save_due_ = false;
+  std::optional<int64_t> saving_step_;
+  std::map<int64_t, ArrivedFile> arrived_;  // by stage
+  // Mean seconds of one microbatch's forward and backward, and of the share that stages waited.
+  double microbatch_s_ = 0;
+  double wait_share_ = 0;
+  uint64_t step_bytes_ = 0;
+};
+
+}  // namespace thinpipe

@@ -1,0 +1,284 @@
+#include "cluster/coordinator_service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/log.h"
+#include "base/sha256.h"
+#include "boundary/boundary.h"
+#include "checkpoint/merge.h"
+#include "cluster/report_message.h"
+#include "config/config_file.h"
+#include "config/link_settings.h"
+#include "pipeline/metrics.h"
+#include "pipeline/stage_worker.h"
+
+namespace thinpipe {
+namespace {
+
+std::string stage_file_name(int64_t stage) { return fmt::format("stage-{}.safetensors", stage); }
+
+// Seconds that a message is under way on the slowest cut, there and back on average.
+double hop_seconds(const RunConfig& config, int64_t vocab) {
+  double slowest = 0;
+  const auto cuts = link_settings(config);
+  for (size_t cut = 0; cut < cuts.size(); ++cut) {
+    const auto boundary = make_boundary(config, vocab, static_cast<int64_t>(cut), at::TensorOptions());
+    const auto one_way = [](const DirectionSettings& line, size_t bytes) {
+      const double transfer =
+          line.rate_bits_per_s > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(line.rate_bits_per_s) : 0;
+      return transfer + seconds(line.delay) + seconds(line.jitter);
+    };
+    const int64_t sequences = config.train.microbatch;
+    slowest = std::max(slowest, (one_way(cuts[cut].forward, boundary->forward_bytes(sequences)) +
+                                 one_way(cuts[cut].backward, boundary->backward_bytes(sequences))) /
+                                    2);
+  }
+  return slowest;
+}
+
+std::vector<StageReport> reports_of(const std::vector<control::Ready>& messages) {
+  std::vector<StageReport> reports;
+  for (const auto& message : messages) reports.push_back(from_message(message));
+  return reports;
+}
+
+}  // namespace
+
+CoordinatorService::CoordinatorService(RunIdentity identity, RunStore store, BatchSource& batches, const Clock& clock)
+    : identity_(std::move(identity)),
+      store_(std::move(store)),
+      batches_(batches),
+      clock_(clock),
+      start_(clock.now()),
+      checkpoints_(identity_.folder / "checkpoints", identity_.run),
+      logs_(identity_.folder, {identity_.config.train.steps, identity_.config.train.eval_every}) {}
+
+CoordinatorService::~CoordinatorService() = default;
+
+RunRules CoordinatorService::make_rules() const {
+  const auto& config = identity_.config;
+  const auto& train = config.train;
+  RunRules rules;
+  rules.run = identity_.run;
+  rules.stages = config.pipeline.stages;
+  rules.steps = train.steps;
+  rules.tokens_per_step = train.microbatches * train.microbatch * train.seq_len;
+  rules.tokens_per_window = train.seq_len;
+  rules.clip = config.optim.clip;
+  rules.eval_every = train.eval_every;
+  rules.eval_windows = std::min(train.eval_sequences, batches_.validation_windows());
+  rules.final_windows = batches_.validation_windows();
+  rules.checkpoint_every = config.checkpoint.every;
+  rules.lease = std::chrono::seconds(config.cluster.lease_s);
+  rules.max_failures = config.cluster.max_failures;
+  rules.max_skipped = config.cluster.max_skipped;
+  if (config.pipeline.schedule == ScheduleKind::k1f1b) {
+    rules.microbatches = train.microbatches;
+    rules.hop_s = hop_seconds(config, identity_.vocab);
+  }
+  rules.metrics_line = [this](const CommitRow& row, const std::vector<control::Ready>& reports) {
+    return metrics_line(identity_.config, {row.step, row.loss, std::sqrt(row.squared_norm), row.apply},
+                        reports_of(reports))
+        .dump();
+  };
+  rules.timing_line = [this](const CommitRow& row, const std::vector<control::Ready>& reports) {
+    auto line = timing_line(row.step, seconds(clock_.now() - start_), reports_of(reports));
+    uint64_t socket_bytes = 0, dropped = 0;
+    for (const auto& report : reports) {
+      socket_bytes += report.socket_bytes();
+      dropped += report.dropped_packets();
+    }
+    line["socket_bytes"] = socket_bytes;
+    line["dropped_packets"] = dropped;
+    return line.dump();
+  };
+  return rules;
+}
+
+Status CoordinatorService::start() {
+  const std::lock_guard lock(mutex_);
+  const auto number = [&](const char* name) -> Result<uint64_t> {
+    auto text = store_.get(name);
+    if (!text) return text.error();
+    return text.value() ? std::stoull(*text.value()) : uint64_t{0};
+  };
+  StoredRun stored;
+  auto epoch = number("epoch"), generation = number("generation"), paused = number("paused");
+  auto rows = store_.commits();
+  auto evaluations = store_.evaluations();
+  auto roster = store_.roster();
+  for (const auto* result : {&epoch, &generation, &paused}) {
+    if (!*result) return result->error();
+  }
+  if (!rows) return rows.error();
+  if (!evaluations) return evaluations.error();
+  if (!roster) return roster.error();
+  stored.epoch = epoch.value();
+  stored.generation = generation.value();
+  stored.paused = paused.value() != 0;
+  stored.roster = std::move(roster.value());
+  stored.committed = static_cast<int64_t>(rows.value().size());
+  for (const auto& row : rows.value()) {
+    if (!row.apply) stored.skipped.insert(row.step);
+  }
+  if (!rows.value().empty()) stored.last_commit = rows.value().back();
+  for (const auto& row : evaluations.value()) {
+    stored.evaluations.insert(row.step);
+    if (row.is_final) stored.final_loss = row.loss;
+  }
+  if (auto status = checkpoints_.clean_partials(); !status) return status;
+  auto manifest = checkpoints_.latest(stored.committed);
+  if (!manifest) return manifest.error();
+  for (const auto& refusal : checkpoints_.refusals()) {
+    if (auto event = store_.add_event("refused", refusal); !event) return event.error();
+  }
+  if (const auto& found = manifest.value()) {
+    if (auto status = checkpoints_.verify(*found); !status) return status;
+    stored.manifest_step = found->step;
+    for (size_t i = 0; i < found->files.size(); ++i) {
+      const auto& file = found->files[i];
+      stored.manifest_files.push_back({found->step, static_cast<uint64_t>(found->generation), static_cast<int64_t>(i),
+                                       file.name, file.bytes, file.sha256, found->basis_version, found->basis_hash});
+    }
+  }
+  if (auto status = logs_.rewrite(store_); !status) return status;
+  core_.emplace(make_rules(), std::move(stored), clock_.now());
+  return {};
+}
+
+void CoordinatorService::apply(Effects effects) {
+  // Effects may lead to more (a manifest that was written); they come after all of these.
+  while (!effects.empty()) {
+    Effects more;
+    for (const auto& effect : effects) {
+      auto status = carry_out(effect, more);
+      if (status.ok()) continue;
+      // Nothing after this one may happen: a commit that is not on the disk must not be sent.
+      more = core_->fail(status.error().message);
+      std::erase_if(more, [](const Effect& one) {
+        return !std::holds_alternative<SendTo>(one) && !std::holds_alternative<Finish>(one);
+      });
+      break;
+    }
+    effects = std::move(more);
+  }
+  changed_.notify_all();
+}
+
+Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
+  const auto append = [&](Effects effects) { std::move(effects.begin(), effects.end(), std::back_inserter(more)); };
+  if (const auto* send = std::get_if<SendTo>(&effect)) {
+    if (const auto found = sessions_.find(send->session); found != sessions_.end()) {
+      found->second.queue.push_back(send->message);
+    }
+  } else if (const auto* close = std::get_if<CloseSession>(&effect)) {
+    if (const auto found = sessions_.find(close->session); found != sessions_.end()) found->second.closed = true;
+  } else if (const auto* epoch = std::get_if<PersistEpoch>(&effect)) {
+    if (auto status = store_.set_epoch(*epoch); !status) return status;
+    if (epoch->drop_from >= 0) return logs_.rewrite(store_);
+  } else if (const auto* commit = std::get_if<PersistCommit>(&effect)) {
+    if (auto status = store_.add_commit(commit->row); !status) return status;
+    return logs_.catch_up(store_);
+  } else if (const auto* evaluation = std::get_if<PersistEvaluation>(&effect)) {
+    if (auto status = store_.add_evaluation({evaluation->step, evaluation->loss, evaluation->is_final}); !status) {
+      return status;
+    }
+    return logs_.catch_up(store_);
+  } else if (const auto* paused = std::get_if<PersistPaused>(&effect)) {
+    return store_.set("paused", paused->paused ? "1" : "0");
+  } else if (const auto* manifest = std::get_if<WriteManifest>(&effect)) {
+    const auto status = write_manifest(*manifest);
+    append(status.ok() ? core_->manifest_written(manifest->step, manifest->files, clock_.now())
+                       : core_->manifest_failed(status.error().message, clock_.now()));
+  } else if (const auto* event = std::get_if<LogEvent>(&effect)) {
+    log_info("{}: {}", event->kind, event->text);
+    if (auto row = store_.add_event(event->kind, event->text); !row) return row.error();
+  } else if (const auto* finish = std::get_if<Finish>(&effect)) {
+    end_ = RunEnd{finish->failed, finish->reason};
+  }
+  return {};
+}
+
+Status CoordinatorService::write_manifest(const WriteManifest& write) {
+  const auto& config = identity_.config;
+  CheckpointManifest manifest;
+  manifest.run = identity_.run;
+  manifest.step = write.step;
+  manifest.config_sha256 = sha256_hex(to_toml(config));
+  manifest.cuts = blocks_per_stage(config);
+  manifest.basis_hash = write.files.front().basis_hash;
+  manifest.basis_version = write.files.front().basis_version;
+  manifest.corpus_id = identity_.corpus_id;
+  manifest.next_sample = write.step * config.train.microbatches * config.train.microbatch;
+  manifest.generation = static_cast<int64_t>(write.generation);
+  manifest.machine = fmt::format("{} thread(s) a stage, {}", threads_for(config), config.train.device);
+  for (size_t i = 0; i < write.files.size(); ++i) {
+    const auto& file = write.files[i];
+    if (file.basis_hash != manifest.basis_hash) return Error{"the stages saved different bases"};
+    manifest.files.push_back({file.name, file.bytes, file.sha256});
+  }
+  if (auto status = checkpoints_.commit(manifest); !status) return status;
+  return checkpoints_.keep(config.checkpoint.keep_last, config.checkpoint.keep_every);
+}
+
+Status CoordinatorService::write_model() const {
+  std::vector<std::filesystem::path> files;
+  const int64_t step = identity_.config.train.steps;
+  for (int64_t stage = 0; stage < identity_.config.pipeline.stages; ++stage) {
+    files.push_back(checkpoints_.path_of(step, stage_file_name(stage)));
+  }
+  return merge_safetensors(files, "param.", identity_.folder / "model.safetensors", {{"format", "thinpipe"}});
+}
+
+bool CoordinatorService::complete() const {
+  const std::lock_guard lock(mutex_);
+  return core_->committed() == identity_.config.train.steps && core_->has_final_loss();
+}
+
+control::RunStatus CoordinatorService::status() const {
+  const std::lock_guard lock(mutex_);
+  control::RunStatus status;
+  core_->describe(status, clock_.now());
+  return status;
+}
+
+Status CoordinatorService::remember_port(int port) {
+  const std::lock_guard lock(mutex_);
+  return store_.set("port", fmt::format("{}", port));
+}
+
+void CoordinatorService::tick() {
+  const std::lock_guard lock(mutex_);
+  apply(core_->tick(clock_.now()));
+}
+
+void CoordinatorService::stop_after_checkpoint() {
+  const std::lock_guard lock(mutex_);
+  apply(core_->control(control::ControlRequest::STOP, clock_.now()));
+}
+
+std::optional<RunEnd> CoordinatorService::ended() const {
+  const std::lock_guard lock(mutex_);
+  return end_;
+}
+
+void CoordinatorService::wait_for_farewells(Duration most) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, most, [&] { return sessions_.empty(); });
+}
+
+void CoordinatorService::close_all() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, session] : sessions_) {
+    session.closed = true;
+    session.context->TryCancel();
+  }
+  changed_.notify_all();
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,100 @@
+// The coordinator as a gRPC service: turns calls into the core's events and carries out its effects, in order, under
+// one lock. What the core wants durable is on the disk before anybody is told.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "checkpoint/checkpoint_store.h"
+#include "cluster/coordinator_core.h"
+#include "cluster/run_logs.h"
+#include "cluster/run_store.h"
+#include "config/run_config.h"
+#include "pipeline/batches.h"
+#include "proto/control.grpc.pb.h"
+
+namespace thinpipe {
+
+// What a run is, beside what has happened in it.
+struct RunIdentity {
+  std::string run;  // 32 hex digits
+  RunConfig config;
+  std::filesystem::path folder;
+  std::string corpus_id;
+  int64_t vocab = 0;
+};
+
+struct RunEnd {
+  bool failed = false;
+  std::string reason;
+};
+
+class CoordinatorService final : public control::Coordinator::Service {
+ public:
+  // batches: for GetWindows. All references must outlive it.
+  CoordinatorService(RunIdentity identity, RunStore store, BatchSource& batches, const Clock& clock);
+  ~CoordinatorService() override;
+
+  // Reads the store and the checkpoints; nothing may be called before it has succeeded.
+  Status start();
+  void tick();
+  void stop_after_checkpoint();
+  // Set when the run is over.
+  std::optional<RunEnd> ended() const;
+  // Waits until every worker has hung up, or so long.
+  void wait_for_farewells(Duration most);
+  // Ends every stream.
+  void close_all();
+  // All steps are done and their checkpoint is written.
+  bool complete() const;
+  control::RunStatus status() const;
+  Status remember_port(int port);
+  // Once complete(): the stages' weights as one file.
+  Status write_model() const;
+
+  grpc::Status GetRun(grpc::ServerContext*, const control::RunRequest*, control::RunDescription*) override;
+  grpc::Status Attend(grpc::ServerContext*, grpc::ServerReaderWriter<control::ToWorker, control::FromWorker>*) override;
+  grpc::Status PutFile(grpc::ServerContext*, grpc::ServerReader<control::FilePart>*, control::FileTaken*) override;
+  grpc::Status GetFile(grpc::ServerContext*, const control::FileRequest*,
+                       grpc::ServerWriter<control::FilePart>*) override;
+  grpc::Status GetWindows(grpc::ServerContext*, const control::WindowsRequest*, control::Windows*) override;
+  grpc::Status GetStatus(grpc::ServerContext*, const control::StatusRequest*, control::RunStatus*) override;
+  grpc::Status Control(grpc::ServerContext*, const control::ControlRequest*, control::ControlReply*) override;
+
+ private:
+  struct Session {
+    grpc::ServerContext* context = nullptr;
+    std::deque<control::ToWorker> queue;
+    bool closed = false;
+  };
+
+  // With the mutex held.
+  void apply(Effects effects);
+  Status carry_out(const Effect& effect, Effects& more);
+  Status write_manifest(const WriteManifest& manifest);
+  RunRules make_rules() const;
+
+  const RunIdentity identity_;
+  RunStore store_;
+  BatchSource& batches_;
+  const Clock& clock_;
+  const TimePoint start_;
+  CheckpointStore checkpoints_;
+  RunLogs logs_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<CoordinatorCore> core_;
+  std::map<SessionId, Session> sessions_;
+  SessionId next_session_ = 0;
+  std::optional<RunEnd> end_;
+  std::mutex batches_mutex_;
+};
+
+}  // namespace thinpipe

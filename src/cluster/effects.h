@@ -1,0 +1,89 @@
+// What the coordinator's core wants done: the core decides, the service carries out, in this order. A durable effect is
+// on the disk before the next one begins, so a commit is never sent before it is written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/control.pb.h"
+
+namespace thinpipe {
+
+// A worker's Attend stream, numbered by the service.
+using SessionId = int64_t;
+
+// One committed (or skipped) step, as it is kept.
+struct CommitRow {
+  int64_t step = 0;  // from 0
+  uint64_t epoch = 0;
+  bool apply = true;
+  double grad_factor = 1;
+  double squared_norm = 0;
+  double loss = 0;
+  int64_t basis_version = 0;
+  std::string metrics;  // JSON, a line of metrics.jsonl but for a validation loss
+  std::string timing;   // JSON, a line of timing.jsonl
+};
+
+// A file of a checkpoint that has arrived whole.
+struct ArrivedFile {
+  int64_t step = 0;
+  uint64_t generation = 0;
+  int64_t stage = 0;
+  std::string name;
+  uint64_t bytes = 0;
+  std::string sha256;
+  int64_t basis_version = 0;
+  std::string basis_hash;
+};
+
+struct SendTo {
+  SessionId session;
+  control::ToWorker message;
+};
+struct CloseSession {
+  SessionId session;
+  std::string reason;
+};
+// Durable. drop_from >= 0: commits of that step and later, and evaluations after it, are forgotten.
+struct PersistEpoch {
+  uint64_t epoch;
+  uint64_t generation;
+  int64_t drop_from = -1;
+  std::vector<std::string> roster;  // who holds each stage
+};
+// Durable.
+struct PersistCommit {
+  CommitRow row;
+};
+// Durable. step: committed steps; is_final: over the whole split, when all steps are done.
+struct PersistEvaluation {
+  int64_t step;
+  double loss;
+  bool is_final;
+};
+struct PersistPaused {
+  bool paused;
+};
+// Durable; tells the core by manifest_written or manifest_failed.
+struct WriteManifest {
+  int64_t step;
+  uint64_t generation;
+  std::vector<ArrivedFile> files;  // in stage order
+};
+struct LogEvent {
+  std::string kind;
+  std::string text;
+};
+struct Finish {
+  bool failed;
+  std::string reason;
+};
+
+using Effect = std::variant<SendTo, CloseSession, PersistEpoch, PersistCommit, PersistEvaluation, PersistPaused,
+                            WriteManifest, LogEvent, Finish>;
+using Effects = std::vector<Effect>;
+
+}  // namespace thinpipe

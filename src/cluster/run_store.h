@@ -1,0 +1,66 @@
+// The coordinator's memory, in SQLite: what a restarted one goes on from. Every change is on the disk when the call
+// returns. metrics.jsonl and timing.jsonl are copies of what is in here and are written anew from it when in doubt.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cluster/effects.h"
+
+struct sqlite3;
+
+namespace thinpipe {
+
+struct EvaluationRow {
+  int64_t step;  // committed steps it followed
+  double loss;
+  bool is_final;
+};
+
+struct EventRow {
+  int64_t number;
+  std::string time;  // UTC, ISO 8601
+  std::string kind;
+  std::string text;
+};
+
+class RunStore {
+ public:
+  // Opens or makes the database. An error names the file: not a database, of a later version, locked by another
+  // process.
+  static Result<RunStore> open(const std::filesystem::path& path);
+  ~RunStore();
+  RunStore(RunStore&& other) noexcept;
+  RunStore& operator=(RunStore&&) = delete;
+
+  // Small facts by name: "run", "epoch", "generation", "paused", "port", "corpus".
+  Status set(const std::string& name, const std::string& value);
+  Result<std::optional<std::string>> get(const std::string& name) const;
+
+  // One transaction: the epoch, who holds which stage, and, with drop_from >= 0, the rows that a rollback forgets.
+  Status set_epoch(const PersistEpoch& epoch);
+  Result<std::vector<std::string>> roster() const;
+
+  Status add_commit(const CommitRow& row);
+  // In order; from that step on.
+  Result<std::vector<CommitRow>> commits(int64_t from = 0) const;
+  Status add_evaluation(const EvaluationRow& row);
+  Result<std::vector<EvaluationRow>> evaluations() const;
+
+  Result<EventRow> add_event(const std::string& kind, const std::string& text);
+  // Those with a higher number, at most `most`, the newest if there are more.
+  Result<std::vector<EventRow>> events(int64_t after, int64_t most) const;
+
+ private:
+  RunStore(std::filesystem::path path, sqlite3* database) : path_(std::move(path)), database_(database) {}
+
+  std::filesystem::path path_;
+  sqlite3* database_;
+};
+
+}  // namespace thinpipe

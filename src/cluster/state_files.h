@@ -1,0 +1,55 @@
+// A worker's side of checkpoints: the stage's state to a file in the worker's own folder and from there to the
+// coordinator, beside the next steps or before them; and back, from its own copy if it still has it.
+#pragma once
+
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/result.h"
+#include "config/run_config.h"
+#include "pipeline/stage_worker.h"
+#include "proto/control.grpc.pb.h"
+
+namespace thinpipe {
+
+struct StateSource {
+  std::string coordinator;  // address
+  std::string run;
+  std::filesystem::path folder;
+  CheckpointMode mode = CheckpointMode::kAuto;
+};
+
+class StateFiles {
+ public:
+  explicit StateFiles(StateSource source);
+  // A file on its way is given up.
+  ~StateFiles();
+
+  // Between steps. Returns when the state is safe from the next step: copied (and written by a thread of its own), or
+  // written and sent. A failure to reach the coordinator is no error: it is tried until the next save.
+  Status save(StageWorker& worker, int64_t stage, const control::Save& save);
+  // The file, whole and with the right hash, in the worker's folder.
+  Result<std::filesystem::path> fetch(const control::StateFile& file);
+  // Waits until the last save has been sent or given up.
+  void finish();
+
+ private:
+  struct Job;
+  Status write_and_send(const Job& job);
+  Status send(const Job& job, const control::StateFile& file, const std::filesystem::path& path);
+  Status download(const control::StateFile& file, const std::filesystem::path& path);
+  void forget_older(const std::filesystem::path& newest);
+
+  const StateSource source_;
+  std::unique_ptr<control::Coordinator::Stub> stub_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool give_up_ = false;
+  std::thread writer_;
+};
+
+}  // namespace thinpipe

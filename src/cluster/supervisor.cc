@@ -1,0 +1,274 @@
+#include "cluster/supervisor.h"
+
+#include <fmt/format.h>
+#include <grpcpp/channel.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "cluster/child_process.h"
+#include "cluster/control_client.h"
+#include "cluster/serve.h"
+#include "config/link_settings.h"
+#include "pipeline/progress.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr int kPollMs = 100;
+// So often may a process be started again without a step in between.
+constexpr int kMostRestarts = 10;
+constexpr Duration kFarewell = std::chrono::seconds(2);
+
+// What a person should hear of the coordinator's events; all of them are in the run's store.
+const std::set<std::string> kShownEvents = {"evaluated", "rollback", "skipped", "refused", "paused", "resumed"};
+
+struct Part {
+  std::string name;  // "the coordinator", "stage 2"
+  std::vector<std::string> arguments;
+  std::filesystem::path log;
+  std::optional<ChildProcess> process;
+  int restarts = 0;
+};
+
+class Supervisor {
+ public:
+  Supervisor(const LocalRun& run, const Clock& clock) : run_(run), clock_(clock) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, signal);
+    ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    signals_ = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    make_directories(run_.folder / "logs").take();
+    coordinator_ = {
+        "the coordinator", {"serve", "--run", run_.folder.string()}, run_.folder / "logs" / "serve.log", {}, 0};
+  }
+  ~Supervisor() { ::close(signals_); }
+
+  LocalRunEnd run() {
+    start(coordinator_);
+    while (!place_) {
+      if (wait_for_signals()) return leave_at_once();
+      if (const auto end = coordinator_.process->poll()) fail_with(coordinator_, *end);
+      find_coordinator();
+    }
+    for (int64_t stage = 0; stage < run_.config.pipeline.stages; ++stage) add_worker(stage);
+    while (true) {
+      if (wait_for_signals()) return leave_at_once();
+      ask();
+      if (tend_coordinator()) break;
+      for (auto& worker : workers_) tend(worker);
+    }
+    say_goodbye();
+    return result();
+  }
+
+ private:
+  void start(Part& part) { part.process = ChildProcess::start(run_.program, part.arguments, part.log).take(); }
+
+  void add_worker(int64_t stage) {
+    const auto folder = run_.folder / "workers" / fmt::format("{}", stage);
+    Part part{fmt::format("stage {}", stage),
+              {"work", "--coordinator", place_->address, "--name", fmt::format("worker-{}", stage), "--folder",
+               folder.string()},
+              run_.folder / "logs" / fmt::format("stage-{}.log", stage),
+              {},
+              0};
+    start(part);
+    workers_.push_back(std::move(part));
+  }
+
+  void find_coordinator() {
+    const auto place = read_coordinator_place(run_.folder);
+    if (place && place.value().pid == coordinator_.process->pid()) place_ = place.value();
+  }
+
+  // Waits a moment for one. Whether the person wants to leave at once.
+  bool wait_for_signals() {
+    pollfd wait{signals_, POLLIN, 0};
+    ::poll(&wait, 1, kPollMs);
+    signalfd_siginfo info{};
+    while (::read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      if (info.ssi_signo == SIGCHLD) continue;
+      if (stop_asked_ || !place_) return true;
+      stop_asked_ = true;
+      note("stopping: a checkpoint is written first; ctrl-C again stops at once");
+    }
+    return false;
+  }
+
+  // The coordinator's word on how things stand, and ours to it. Silence is no fault: it may be starting again.
+  void ask() {
+    if (!stub_) stub_ = control::Coordinator::NewStub(control_channel(place_->address));
+    const auto deadline = std::chrono::system_clock::now() + std::chrono::milliseconds(500);
+    if (stop_asked_ && !stop_told_) {
+      grpc::ClientContext context;
+      context.set_deadline(deadline);
+      control::ControlRequest request;
+      request.set_what(control::ControlRequest::STOP);
+      control::ControlReply reply;
+      stop_told_ = stub_->Control(&context, request, &reply).ok();
+    }
+    grpc::ClientContext context;
+    context.set_deadline(deadline);
+    control::StatusRequest request;
+    request.set_events_after(last_event_);
+    control::RunStatus status;
+    if (stub_->GetStatus(&context, request, &status).ok()) show(status);
+  }
+
+  void show(const control::RunStatus& status) {
+    if (!progress_) {
+      const auto cuts = link_settings(run_.config);
+      progress_.emplace(ProgressPlan{run_.config.train.steps, run_.config.pipeline.stages - 1, run_.config.model.d,
+                                     status.step(), cuts.empty() ? 0 : cuts.front().forward.rate_bits_per_s},
+                        stdout, run_.live, clock_);
+      shown_step_ = status.step();
+    }
+    for (const auto& event : status.events()) {
+      // Those of an earlier life of the run have been shown in it.
+      if (last_event_ >= 0 && kShownEvents.contains(event.kind()) && (!first_answer_)) note(event.text());
+      last_event_ = std::max(last_event_, event.number());
+    }
+    first_answer_ = false;
+    const auto& train = run_.config.train;
+    if (status.step() != shown_step_) {
+      const int64_t steps = std::max<int64_t>(0, status.step() - shown_step_);
+      for (auto* part : parts()) part->restarts = 0;
+      if (steps > 0) {
+        progress_->step({status.step(), status.loss(), steps * train.microbatches * train.microbatch * train.seq_len,
+                         status.step_bytes() * static_cast<uint64_t>(steps)});
+      }
+      shown_step_ = status.step();
+    }
+    manifest_step_ = status.manifest_step();
+    if (status.validation_loss() != 0) validation_loss_ = status.validation_loss();
+  }
+
+  std::vector<Part*> parts() {
+    std::vector<Part*> all{&coordinator_};
+    for (auto& worker : workers_) all.push_back(&worker);
+    return all;
+  }
+
+  void note(const std::string& text) {
+    if (progress_) {
+      progress_->note(text);
+    } else {
+      fmt::print("{}\n", text);
+      std::fflush(stdout);
+    }
+  }
+
+  // Whether the run is over.
+  bool tend_coordinator() {
+    const auto end = coordinator_.process->poll();
+    if (!end) return false;
+    if (end->exit_code == 0) return true;
+    if (end->signal == 0) fail_with(coordinator_, *end);
+    start_again(coordinator_, *end);
+    return false;
+  }
+
+  void tend(Part& worker) {
+    const auto end = worker.process->poll();
+    if (!end) return;
+    // A worker that was told to stop has ended well; whether the run has, the coordinator says.
+    if (end->exit_code == 0) return;
+    if (end->signal == 0) fail_with(worker, *end);
+    start_again(worker, *end);
+  }
+
+  void start_again(Part& part, const ChildEnd& end) {
+    if (++part.restarts > kMostRestarts) {
+      throw UserError(fmt::format("{} ended {} times by signal {} ({}) without a step in between; see {}", part.name,
+                                  part.restarts, end.signal, ::strsignal(end.signal), part.log.string()));
+    }
+    note(fmt::format("{} was ended by signal {} ({}); starting it again", part.name, end.signal,
+                     ::strsignal(end.signal)));
+    start(part);
+  }
+
+  [[noreturn]] void fail_with(const Part& part, const ChildEnd& end) {
+    auto reason = last_words(part.log);
+    const auto outcome = read_outcome(run_.folder);
+    if (outcome && outcome.value().failed && !outcome.value().reason.empty()) reason = outcome.value().reason;
+    if (reason.empty()) reason = fmt::format("exit code {}; see {}", end.exit_code, part.log.string());
+    throw UserError(fmt::format("{}: {}", part.name, reason));
+  }
+
+  // The workers have been told to stop and go by themselves.
+  void say_goodbye() {
+    const auto deadline = clock_.now() + kFarewell;
+    const auto still_here = [&] {
+      return std::any_of(workers_.begin(), workers_.end(), [](Part& one) { return !one.process->poll(); });
+    };
+    pollfd wait{signals_, POLLIN, 0};
+    while (still_here() && clock_.now() < deadline) {
+      ::poll(&wait, 1, kPollMs);
+      signalfd_siginfo info{};
+      while (::read(signals_, &info, sizeof info) > 0) {
+      }
+    }
+    workers_.clear();  // kills what is left
+  }
+
+  LocalRunEnd leave_at_once() {
+    workers_.clear();
+    coordinator_.process.reset();
+    return {.complete = false,
+            .interrupted = true,
+            .step = std::max<int64_t>(0, shown_step_),
+            .resumable_step = std::max<int64_t>(0, manifest_step_),
+            .validation_loss = 0};
+  }
+
+  LocalRunEnd result() {
+    const auto outcome = read_outcome(run_.folder).take();
+    if (outcome.failed) throw UserError(outcome.reason);
+    LocalRunEnd end;
+    end.complete = outcome.complete;
+    end.interrupted = !outcome.complete;
+    end.step = outcome.step;
+    end.resumable_step = outcome.manifest_step;
+    end.validation_loss = outcome.validation_loss;
+    if (progress_ && end.step > shown_step_ && end.step == run_.config.train.steps) {
+      const auto& train = run_.config.train;
+      const int64_t steps = end.step - shown_step_;
+      progress_->step({end.step, outcome.loss, steps * train.microbatches * train.microbatch * train.seq_len,
+                       outcome.step_bytes * static_cast<uint64_t>(steps)});
+    }
+    return end;
+  }
+
+  const LocalRun& run_;
+  const Clock& clock_;
+  int signals_ = -1;
+  Part coordinator_;
+  std::vector<Part> workers_;
+  std::optional<CoordinatorPlace> place_;
+  std::unique_ptr<control::Coordinator::Stub> stub_;
+  std::optional<Progress> progress_;
+  int64_t last_event_ = 0;
+  bool first_answer_ = true;
+  int64_t shown_step_ = 0;
+  int64_t manifest_step_ = -1;
+  double validation_loss_ = 0;
+  bool stop_asked_ = false;
+  bool stop_told_ = false;
+};
+
+}  // namespace
+
+LocalRunEnd run_locally(const LocalRun& run, const Clock& clock) { return Supervisor(run, clock).run(); }
+
+}  // namespace thinpipe

@@ -1,0 +1,87 @@
+// The accepting side of links between processes: streams that neighbours open are let in or refused by a gate, and wait
+// until the worker takes the one of its boundary and epoch. The dialling side is grpc_link.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "net/grpc_link.h"
+#include "net/link.h"
+
+namespace grpc {
+class Server;
+class ServerCredentials;
+class Service;
+}  // namespace grpc
+
+namespace thinpipe {
+
+// What the transport knows of a dialler, beside what it says of itself.
+struct LinkCaller {
+  std::string address;
+  std::vector<std::string> identities;  // the names its certificate proves; none without one
+};
+
+// Ok lets a stream in; an error refuses it, and the dialler gets its message. Called by many threads at once, and must
+// not wait for the dialler.
+using LinkGate = std::function<Status(const LinkHello&, const LinkCaller&)>;
+
+// All from any thread.
+class LinkService {
+ public:
+  explicit LinkService(LinkGate gate);
+  // The server that runs it must have been shut down. Links taken from it may live on, closed.
+  ~LinkService();
+  LinkService(const LinkService&) = delete;
+  LinkService& operator=(const LinkService&) = delete;
+
+  // Waits for the stream of that boundary and epoch; an error when stop is requested or the service is shut down. At
+  // most one stream waits per boundary: a newer one of the same epoch or a later one takes its place, one of an earlier
+  // epoch is refused; those of epochs before this one are closed. All are told why.
+  Result<std::unique_ptr<Link>> wait_for(int64_t boundary, uint64_t epoch, const LinkLimits& limits,
+                                         std::stop_token stop = {});
+
+  // For good: closes every stream, taken or not, with this reason; wakes every wait_for() and refuses what comes.
+  void shutdown(const std::string& reason);
+
+  // For ServerBuilder::RegisterService().
+  grpc::Service& grpc_service();
+
+ private:
+  class Exchange;
+  std::unique_ptr<Exchange> exchange_;
+};
+
+// A gRPC server with a LinkService on it.
+class LinkServer {
+ public:
+  // "127.0.0.1:0" lets the kernel choose the port. max_message_bytes: of any link; a link's own limit may be lower.
+  // credentials: null is none at all, neither identity nor encryption.
+  static Result<std::unique_ptr<LinkServer>> start(const std::string& listen_address, size_t max_message_bytes,
+                                                   LinkGate gate,
+                                                   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr);
+  // Shuts down, unless that has been done.
+  ~LinkServer();
+  LinkServer(const LinkServer&) = delete;
+  LinkServer& operator=(const LinkServer&) = delete;
+
+  int port() const { return port_; }
+  LinkService& service() { return service_; }
+
+  // Closes every stream with the reason, gives what is queued half a second to leave and stops listening. Once.
+  void shutdown(const std::string& reason);
+
+ private:
+  explicit LinkServer(LinkGate gate);
+
+  LinkService service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+}  // namespace thinpipe

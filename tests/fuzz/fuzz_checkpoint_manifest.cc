@@ -1,0 +1,22 @@
+// Any bytes as a checkpoint's manifest: refused in one line, or a manifest that is written as it was read.
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "checkpoint/checkpoint_manifest.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace thinpipe;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto manifest = parse_checkpoint_manifest(text, "fuzz.json");
+  if (!manifest) {
+    TP_CHECK(manifest.error().message.find('\n') == std::string::npos, "not one line: {}", manifest.error().message);
+    return 0;
+  }
+  TP_CHECK(manifest_text(manifest.value()) == text, "reads back otherwise");
+  TP_CHECK(manifest.value().files.size() == manifest.value().cuts.size(), "not a file per stage");
+  for (const auto& file : manifest.value().files) {
+    TP_CHECK(is_checkpoint_file_name(file.name) && is_sha256_hex(file.sha256), "a file that cannot be: {}", file.name);
+  }
+  return 0;
+}
