@@ -1,5 +1,6 @@
 // thinpipe lab NAME and thinpipe bench NAME: experiments and benchmarks that print what they measured.
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 
 #include "commands.h"
@@ -39,6 +40,21 @@ void add_bench_command(CLI::App& app) {
       ->capture_default_str();
   table->add_option("--threads", options->threads, "compute threads")->check(CLI::Range(1, 256))->capture_default_str();
   table->callback([options, json] { bench_table(*options, *json); });
+  auto wan_options = std::make_shared<BenchWanOptions>();
+  auto* wan = bench->add_subcommand("wan", "dense and subspace pipelines over links as slow as a home connection");
+  wan->add_flag("--json", *json, "one JSON object on the last line");
+  const auto size = [&](const char* name, int64_t& value, const char* help) {
+    wan->add_option(name, value, help)->check(CLI::Range(1, 65536))->capture_default_str();
+  };
+  size("--d", wan_options->d, "width");
+  size("--rank", wan_options->rank, "of the subspace");
+  size("--sequences", wan_options->sequences, "in a microbatch, of 256 tokens");
+  size("--microbatches", wan_options->microbatches, "in a step");
+  size("--steps", wan_options->steps, "measured in each run");
+  wan->callback([wan_options, json] {
+    wan_options->program = std::filesystem::read_symlink("/proc/self/exe").string();
+    bench_wan(*wan_options, *json);
+  });
 }
 
 }  // namespace thinpipe

@@ -162,6 +162,13 @@ void train(const TrainOptions& options) {
   const auto folder = find_run(options.resume).take();
   const auto outcome = read_outcome(folder);
   if (outcome && outcome.value().complete) throw UserError(fmt::format("{}: this run is complete", folder.string()));
+  // Without a store but with a log it was run in one process: going on would write over what it left.
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder / "run.sqlite", ignored) &&
+      std::filesystem::exists(folder / "metrics.jsonl", ignored)) {
+    throw UserError(
+        fmt::format("{}: was run with --in-process, which leaves no checkpoints to go on from", folder.string()));
+  }
   throw ExitWith{train_as_processes(options, load_config(folder / "config.toml"), live)};
 }
 

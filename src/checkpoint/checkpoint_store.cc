@@ -115,7 +115,7 @@ Result<IncomingFile> CheckpointStore::receive_file(int64_t step, const std::stri
   const auto partial = partial_of(step);
   if (!received_->files.contains(step)) {
     // What lies there was left by another process, or by a checkpoint that was replaced.
-    if (auto status = remove_tree(partial); !status) return status.error();
+    if (auto status = remove_leftover(partial); !status) return status.error();
   }
   if (auto status = make_directories(partial); !status) return status.error();
   auto file = AtomicFile::create(partial / name);
@@ -196,8 +196,10 @@ Status CheckpointStore::commit(const CheckpointManifest& manifest) {
     if (old.state == Found::State::kOfAnotherRun) return Error{old.reason};
     if (old.state == Found::State::kWhole && old.manifest.generation >= manifest.generation) {
       received_->files.erase(manifest.step);
+      // An earlier commit() may have failed at just that.
+      if (auto status = sync_directory(folder_); !status) return status;
       (void)remove_tree(partial);
-      return sync_directory(folder_);  // an earlier commit() may have failed at just that
+      return {};
     }
   }
   if (auto status = check_received(manifest); !status) return status;
@@ -222,7 +224,7 @@ Status CheckpointStore::move_into_place(int64_t step) {
   }
   // A disk that cannot exchange two folders: for a moment there is none of that step, and latest() is an earlier one.
   const auto removed = removed_of(step);
-  if (auto status = remove_tree(removed); !status) return status;
+  if (auto status = remove_leftover(removed); !status) return status;
   if (auto status = rename_path(target, removed); !status) return status;
   if (auto status = rename_path(partial, target); !status) {
     (void)rename_path(removed, target);
@@ -231,13 +233,19 @@ Status CheckpointStore::move_into_place(int64_t step) {
   return {};
 }
 
+// What lies under a hidden name may have been a checkpoint until a rename that no sync has followed.
+Status CheckpointStore::remove_leftover(const fs::path& path) {
+  if (!is_there(path)) return {};
+  if (auto status = sync_directory(folder_); !status) return status;
+  return remove_tree(path);
+}
+
 // Hidden first, and that on the disk: a checkpoint that is half gone must not look like one.
 Status CheckpointStore::remove(int64_t step) {
   const auto removed = removed_of(step);
-  if (auto status = remove_tree(removed); !status) return status;
+  if (auto status = remove_leftover(removed); !status) return status;
   if (auto status = rename_path(folder_of(step), removed); !status) return status;
-  if (auto status = sync_directory(folder_); !status) return status;
-  return remove_tree(removed);
+  return remove_leftover(removed);
 }
 
 Status CheckpointStore::keep(int64_t last_n, int64_t every_m) {
@@ -276,7 +284,7 @@ Status CheckpointStore::clean_partials() {
   for (const auto& entry : entries.value()) {
     const auto name = entry.filename().string();
     if (!name.starts_with(".step-") || !(name.ends_with(".partial") || name.ends_with(".removed"))) continue;
-    if (auto status = remove_tree(entry); !status) return status;
+    if (auto status = remove_leftover(entry); !status) return status;
   }
   return {};
 }

@@ -99,6 +99,7 @@ class CheckpointStore {
   Status check_received(const CheckpointManifest& manifest) const;
   Status move_into_place(int64_t step);
   Status remove(int64_t step);
+  Status remove_leftover(const std::filesystem::path& path);
   Status take_in(const IncomingFile& incoming, AtomicFile& file);
 
   std::filesystem::path folder_;

@@ -103,6 +103,7 @@ class CoordinatorCore {
   // Decides what comes next and does it; called at the end of every event.
   void advance(TimePoint now, Effects& out);
   void form(Effects& out);
+  void note_formed(Member& member);
   void act_when_idle(TimePoint now, Effects& out);
   void commit(Effects& out);
   void finish_evaluation(Effects& out);

@@ -100,6 +100,24 @@ RunRules CoordinatorService::make_rules() const {
   return rules;
 }
 
+Result<std::optional<CheckpointManifest>> CoordinatorService::newest_whole_checkpoint(int64_t committed) {
+  for (int64_t not_after = committed; not_after >= 0;) {
+    auto manifest = checkpoints_.latest(not_after);
+    if (!manifest) return manifest;
+    std::vector<std::string> reasons = checkpoints_.refusals();
+    Status whole;
+    if (manifest.value()) whole = checkpoints_.verify(*manifest.value());
+    if (!whole.ok()) reasons.push_back(whole.error().message);
+    for (const auto& reason : reasons) {
+      log_warn("{}", reason);
+      if (auto event = store_.add_event("refused", reason); !event) return event.error();
+    }
+    if (whole.ok()) return manifest;
+    not_after = manifest.value()->step - 1;
+  }
+  return std::optional<CheckpointManifest>();
+}
+
 Status CoordinatorService::start() {
   const std::lock_guard lock(mutex_);
   const auto number = [&](const char* name) -> Result<uint64_t> {
@@ -132,13 +150,9 @@ Status CoordinatorService::start() {
     if (row.is_final) stored.final_loss = row.loss;
   }
   if (auto status = checkpoints_.clean_partials(); !status) return status;
-  auto manifest = checkpoints_.latest(stored.committed);
+  auto manifest = newest_whole_checkpoint(stored.committed);
   if (!manifest) return manifest.error();
-  for (const auto& refusal : checkpoints_.refusals()) {
-    if (auto event = store_.add_event("refused", refusal); !event) return event.error();
-  }
   if (const auto& found = manifest.value()) {
-    if (auto status = checkpoints_.verify(*found); !status) return status;
     stored.manifest_step = found->step;
     for (size_t i = 0; i < found->files.size(); ++i) {
       const auto& file = found->files[i];

@@ -77,6 +77,8 @@ class CoordinatorService final : public control::Coordinator::Service {
   // With the mutex held.
   void apply(Effects effects);
   Status carry_out(const Effect& effect, Effects& more);
+  // Not of a later step, every byte checked. Why newer ones were passed over is logged.
+  Result<std::optional<CheckpointManifest>> newest_whole_checkpoint(int64_t committed);
   Status write_manifest(const WriteManifest& manifest);
   RunRules make_rules() const;
 

@@ -13,6 +13,7 @@ control::Ready to_message(const StageReport& report) {
   ready.set_forward_s(report.forward_s);
   ready.set_backward_s(report.backward_s);
   ready.set_wait_s(report.wait_s);
+  ready.set_update_s(report.update_s);
   ready.set_total_s(report.total_s);
   if (report.basis) {
     auto& basis = *ready.mutable_basis();
@@ -36,6 +37,7 @@ StageReport from_message(const control::Ready& ready) {
   report.forward_s = ready.forward_s();
   report.backward_s = ready.backward_s();
   report.wait_s = ready.wait_s();
+  report.update_s = ready.update_s();
   report.total_s = ready.total_s();
   if (ready.has_basis()) {
     const auto& basis = ready.basis();

@@ -73,6 +73,12 @@ Error trouble(const std::filesystem::path& path, sqlite3* database) {
   return Error{fmt::format("{}: {}", path.string(), sqlite3_errmsg(database))};
 }
 
+// Whoever has the file open has it alone, and any first touch may be the one that finds out.
+Error opening_trouble(const std::filesystem::path& path, sqlite3* database) {
+  if (sqlite3_errcode(database) != SQLITE_BUSY) return trouble(path, database);
+  return Error{fmt::format("{}: another process serves this run", path.string())};
+}
+
 Status execute(const std::filesystem::path& path, sqlite3* database, const char* text,
                const std::vector<Value>& values) {
   Statement statement(database, text, values);
@@ -91,14 +97,9 @@ Result<RunStore> RunStore::open(const std::filesystem::path& path) {
   // FULL: a commit is on the disk before anybody is told of it. EXCLUSIVE: one coordinator at a time.
   for (const char* text :
        {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"}) {
-    if (auto status = execute(path, database, text, {}); !status) return status.error();
+    if (auto status = execute(path, database, text, {}); !status) return opening_trouble(path, database);
   }
-  if (sqlite3_exec(database, kTables, nullptr, nullptr, nullptr) != SQLITE_OK) {
-    if (sqlite3_errcode(database) == SQLITE_BUSY) {
-      return Error{fmt::format("{}: another process serves this run", path.string())};
-    }
-    return trouble(path, database);
-  }
+  if (sqlite3_exec(database, kTables, nullptr, nullptr, nullptr) != SQLITE_OK) return opening_trouble(path, database);
   const auto version = store.get("version");
   if (!version) return version.error();
   if (!version.value()) {

@@ -44,26 +44,19 @@ struct StateFiles::Job {
 StateFiles::StateFiles(StateSource source)
     : source_(std::move(source)), stub_(control::Coordinator::NewStub(control_channel(source_.coordinator))) {}
 
-StateFiles::~StateFiles() {
+StateFiles::~StateFiles() { give_up(); }
+
+void StateFiles::give_up() {
   {
     const std::lock_guard lock(mutex_);
     give_up_ = true;
     changed_.notify_all();
   }
-  finish();
-}
-
-void StateFiles::finish() {
   if (writer_.joinable()) writer_.join();
 }
 
 Status StateFiles::save(StageWorker& worker, int64_t stage, const control::Save& save) {
-  {
-    const std::lock_guard lock(mutex_);
-    give_up_ = true;  // an older one that is still trying
-    changed_.notify_all();
-  }
-  finish();
+  give_up();  // an older one that is still trying
   give_up_ = false;
   Job job{stage, save, worker.state(), worker.state_metadata(), worker.basis_version(), worker.current_basis_hash()};
   uint64_t bytes = 0;
@@ -74,16 +67,15 @@ Status StateFiles::save(StageWorker& worker, int64_t stage, const control::Save&
   if (!beside) return write_and_send(job);
   for (auto& [name, tensor] : job.tensors) tensor = tensor.clone();
   writer_ = std::thread([this, job = std::move(job)] {
-    if (const auto status = write_and_send(job); !status) log_warn("checkpoint: {}", status.error().message);
+    if (const auto status = write_and_send(job); !status) source_.on_failure(status.error().message);
   });
   return {};
 }
 
-Status StateFiles::write_and_send(const Job& job) {
-  if (auto status = make_directories(source_.folder); !status) return status;
+Result<std::filesystem::path> StateFiles::write(const Job& job, control::StateFile& file) {
+  if (auto status = make_directories(source_.folder); !status) return status.error();
   const auto draft = source_.folder / "draft.safetensors";
-  if (auto status = save_tensors(draft, job.tensors, job.metadata); !status) return status;
-  control::StateFile file;
+  if (auto status = save_tensors(draft, job.tensors, job.metadata); !status) return status.error();
   file.set_step(job.save.step());
   file.set_name(fmt::format("stage-{}.safetensors", job.stage));
   {
@@ -97,11 +89,20 @@ Status StateFiles::write_and_send(const Job& job) {
   std::filesystem::rename(draft, path, code);
   if (code) return Error{fmt::format("cannot rename {}: {}", draft.string(), code.message())};
   forget_older(path);
+  return path;
+}
+
+// An error is the disk's. A coordinator that cannot be reached is asked again until the next save, or the end.
+Status StateFiles::write_and_send(const Job& job) {
+  control::StateFile file;
+  const auto path = write(job, file);
+  if (!path) return path.error();
   while (true) {
-    const auto status = send(job, file, path);
+    const auto status = send(job, file, path.value());
     if (status.ok()) return {};
+    log_warn("checkpoint: {}", status.error().message);
     std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, std::chrono::milliseconds(200), [&] { return give_up_; })) return status;
+    if (changed_.wait_for(lock, std::chrono::milliseconds(200), [&] { return give_up_; })) return {};
   }
 }
 

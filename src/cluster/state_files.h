@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +22,8 @@ struct StateSource {
   std::string run;
   std::filesystem::path folder;
   CheckpointMode mode = CheckpointMode::kAuto;
+  // Called, from the writing thread, when a state cannot be written here: no further attempt would help.
+  std::function<void(const std::string&)> on_failure;
 };
 
 class StateFiles {
@@ -34,11 +37,13 @@ class StateFiles {
   Status save(StageWorker& worker, int64_t stage, const control::Save& save);
   // The file, whole and with the right hash, in the worker's folder.
   Result<std::filesystem::path> fetch(const control::StateFile& file);
-  // Waits until the last save has been sent or given up.
-  void finish();
+  // Ends a save under way, sent or not, and waits for its thread.
+  void give_up();
 
  private:
   struct Job;
+  // The file in the worker's own folder.
+  Result<std::filesystem::path> write(const Job& job, control::StateFile& file);
   Status write_and_send(const Job& job);
   Status send(const Job& job, const control::StateFile& file, const std::filesystem::path& path);
   Status download(const control::StateFile& file, const std::filesystem::path& path);

@@ -33,7 +33,7 @@ constexpr Duration kFarewell = std::chrono::seconds(2);
 const std::set<std::string> kShownEvents = {"evaluated", "rollback", "skipped", "refused", "paused", "resumed"};
 
 struct Part {
-  std::string name;  // "the coordinator", "stage 2"
+  std::string name;  // "the coordinator", "worker 2"
   std::vector<std::string> arguments;
   std::filesystem::path log;
   std::optional<ChildProcess> process;
@@ -77,10 +77,10 @@ class Supervisor {
 
   void add_worker(int64_t stage) {
     const auto folder = run_.folder / "workers" / fmt::format("{}", stage);
-    Part part{fmt::format("stage {}", stage),
+    Part part{fmt::format("worker {}", stage),
               {"work", "--coordinator", place_->address, "--name", fmt::format("worker-{}", stage), "--folder",
                folder.string()},
-              run_.folder / "logs" / fmt::format("stage-{}.log", stage),
+              run_.folder / "logs" / fmt::format("worker-{}.log", stage),
               {},
               0};
     start(part);
@@ -131,7 +131,7 @@ class Supervisor {
       const auto cuts = link_settings(run_.config);
       progress_.emplace(ProgressPlan{run_.config.train.steps, run_.config.pipeline.stages - 1, run_.config.model.d,
                                      status.step(), cuts.empty() ? 0 : cuts.front().forward.rate_bits_per_s},
-                        stdout, run_.live, clock_);
+                        run_.out, run_.live, clock_);
       shown_step_ = status.step();
     }
     for (const auto& event : status.events()) {
@@ -164,8 +164,8 @@ class Supervisor {
     if (progress_) {
       progress_->note(text);
     } else {
-      fmt::print("{}\n", text);
-      std::fflush(stdout);
+      fmt::print(run_.out, "{}\n", text);
+      std::fflush(run_.out);
     }
   }
 

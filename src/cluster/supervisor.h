@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 
@@ -15,7 +16,8 @@ struct LocalRun {
   std::filesystem::path program;  // thinpipe itself
   std::filesystem::path folder;   // of the run, with its config.toml
   RunConfig config;
-  bool live = false;  // standard output is a terminal
+  bool live = false;        // standard output is a terminal
+  std::FILE* out = stdout;  // where the person looks
 };
 
 struct LocalRunEnd {

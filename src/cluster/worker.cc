@@ -31,6 +31,15 @@ namespace {
 
 constexpr auto kDialPatience = std::chrono::seconds(5);
 constexpr auto kRunPatience = std::chrono::seconds(60);
+constexpr Duration kHeartbeat = std::chrono::seconds(1);
+constexpr const char* kOutOfMemory =
+    "not enough memory for this stage: lower model.d, model.blocks, train.microbatch or train.seq_len";
+
+// std::bad_alloc, or what libtorch throws in its place.
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         std::string_view(error.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
+}
 
 std::string new_incarnation() {
   return fmt::format("{}-{}", ::getpid(), SystemClock().now().time_since_epoch().count());
@@ -70,7 +79,8 @@ class Worker {
         run_(std::move(run)),
         config_(parse_config(run_.config_toml(), "the coordinator's config")),
         incarnation_(new_incarnation()),
-        files_({options.coordinator, run_.run(), options.folder / "states", config_.checkpoint.mode}) {
+        files_({options.coordinator, run_.run(), options.folder / "states", config_.checkpoint.mode,
+                [this](const std::string& reason) { complain(reason, true); }}) {
     at::set_num_threads(threads_for(config_));
     size_t largest = 0;
     for (int64_t cut = 0; cut + 1 < config_.pipeline.stages; ++cut) {
@@ -86,24 +96,15 @@ class Worker {
   }
 
   Status serve() {
+    // Often enough that one that is late does not cost the stage.
+    const auto heartbeat = std::min<Duration>(kHeartbeat, std::chrono::seconds(config_.cluster.lease_s) / 3);
     ControlClient client(
-        {options_.coordinator}, [this] { return hello(); },
+        {options_.coordinator, heartbeat}, [this] { return hello(); },
         [this](const control::ToWorker& message) { interrupt_for(message); });
     client_ = &client;
-    while (true) {
-      auto message = client.next();
-      if (!message) return message.error();
-      if (message.value().has_stop()) {
-        log_info("stop: {}", message.value().stop().reason());
-        return {};
-      }
-      try {
-        obey(message.value());
-      } catch (const std::exception& error) {
-        // Not a neighbour's doing: the same would happen again.
-        complain(error.what(), true);
-      }
-    }
+    auto status = obey_until_stop(client);
+    files_.give_up();  // its thread may complain to the client
+    return status;
   }
 
  private:
@@ -130,6 +131,23 @@ class Worker {
       if (link) link->interrupt(latest_epoch_, reason);
     }
     forming_.request_stop();
+  }
+
+  Status obey_until_stop(ControlClient& client) {
+    while (true) {
+      auto message = client.next();
+      if (!message) return message.error();
+      if (message.value().has_stop()) {
+        log_info("stop: {}", message.value().stop().reason());
+        return {};
+      }
+      try {
+        obey(message.value());
+      } catch (const std::exception& error) {
+        // Not a neighbour's doing: the same would happen again.
+        complain(is_out_of_memory(error) ? kOutOfMemory : error.what(), true);
+      }
+    }
   }
 
   void obey(const control::ToWorker& message) {

@@ -28,4 +28,18 @@ struct BenchTableOptions {
 // tokens of the default corpus.
 void bench_table(const BenchTableOptions& options, bool json);
 
+struct BenchWanOptions {
+  std::string program;  // thinpipe itself: the stages run as its processes
+  int64_t d = 512;
+  int64_t rank = 16;
+  int64_t blocks = 4;
+  int64_t sequences = 8;      // B
+  int64_t length = 256;       // T
+  int64_t microbatches = 24;  // M
+  int64_t steps = 4;          // measured, at unlimited rate; slow dense runs measure one
+};
+// Tokens/s of dense fp32, dense bf16 and subspace pipelines (two stages, one thread each, processes over gRPC) without
+// a limit on the links, at the rate where dense fp32 falls to about 1/16, and at that rate with 50 ms of delay.
+void bench_wan(const BenchWanOptions& options, bool json);
+
 }  // namespace thinpipe

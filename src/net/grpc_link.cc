@@ -6,6 +6,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/impl/rpc_method.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/sync_stream.h>
@@ -29,6 +30,7 @@ using StreamFactory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer
 grpc::ChannelArguments channel_arguments(size_t max_message_bytes) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(max_buffer_bytes(max_message_bytes));
+  arguments.SetResourceQuota(grpc::ResourceQuota("link").Resize(max_held_bytes(max_message_bytes)));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // never a connection that an earlier link left half dead
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // a stream cannot be repeated

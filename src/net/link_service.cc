@@ -2,6 +2,7 @@
 
 #include <grpcpp/impl/rpc_service_method.h>
 #include <grpcpp/impl/service_type.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -239,6 +240,7 @@ Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::string& listen_
   builder.AddListeningPort(listen_address, credentials, &self->port_);
   builder.RegisterService(&self->service_.grpc_service());
   builder.SetMaxReceiveMessageSize(max_buffer_bytes(max_message_bytes));
+  builder.SetResourceQuota(grpc::ResourceQuota("links").Resize(max_held_bytes(max_message_bytes)));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers could share a port and not know
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);

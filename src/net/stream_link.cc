@@ -58,6 +58,11 @@ int max_buffer_bytes(size_t max_message_bytes) {
   return static_cast<int>(std::clamp(max_message_bytes, kMaxReasonBytes, kMost)) + 1;
 }
 
+// Several messages under way, and what flow control lets an honest peer send ahead on a long fast line.
+size_t max_held_bytes(size_t max_message_bytes) {
+  return (size_t{32} << 20) + 8 * static_cast<size_t>(max_buffer_bytes(max_message_bytes));
+}
+
 std::string one_line(std::string_view text) {
   std::string line(text.substr(0, kMaxReasonBytes));
   std::replace_if(

@@ -40,6 +40,10 @@ inline constexpr int kKeepaliveMs = 10'000;
 // The largest buffer either end takes, for gRPC's own limit.
 int max_buffer_bytes(size_t max_message_bytes);
 
+// What gRPC may hold of what has arrived, all links of a server or the one of a dialler together. gRPC 1.51 compares a
+// message with max_buffer_bytes() only when it has all of it; this is what ends a stream with a huge one before.
+size_t max_held_bytes(size_t max_message_bytes);
+
 // What a peer says ends up in logs and on terminals: one line of at most kMaxReasonBytes.
 std::string one_line(std::string_view text);
 

@@ -44,6 +44,7 @@ nlohmann::ordered_json timing_line(int64_t step, double elapsed_s, const std::ve
     parts.push_back({{"total_s", stage.total_s},
                      {"forward_s", stage.forward_s},
                      {"backward_s", stage.backward_s},
+                     {"update_s", stage.update_s},
                      {"wait_s", stage.wait_s}});
   }
   line["stages"] = std::move(parts);

@@ -25,6 +25,7 @@ struct StageReport {
   std::optional<BasisDiagnostics> basis;  // of that move, from the last stage
   double dropped_share = 0;               // of the last commit's change-over, the largest over this stage's matrices
   double forward_s = 0, backward_s = 0;   // compute, over all microbatches
+  double update_s = 0;                    // of the commit before this step
   double wait_s = 0;                      // for messages of the neighbours
   double total_s = 0;                     // of the pass
 };

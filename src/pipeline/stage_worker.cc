@@ -146,6 +146,7 @@ Result<StageReport> StageWorker::run_step(uint64_t epoch, int64_t step) {
     }
     end_pass(report);
     report.dropped_share = dropped_share_;
+    report.update_s = update_s_;
   }
   return report;
 }
@@ -279,6 +280,8 @@ void StageWorker::commit(const CommitStep& commit) {
   TP_CHECK(commit.step == applied_, "commit of step {} where {} is next", commit.step, applied_);
   ++applied_;
   dropped_share_ = 0;
+  update_s_ = 0;
+  const Stopwatch updating(update_s_);
   auto* side = stage_.subspace();
   if (!commit.apply) {
     if (side != nullptr) side->drop_tap();

@@ -106,6 +106,7 @@ class StageWorker {
   std::optional<Basis> next_basis_;
   uint64_t sent_before_ = 0, sent_before_back_ = 0;  // payload bytes when the pass began
   double dropped_share_ = 0;
+  double update_s_ = 0;  // of the last commit
 };
 
 }  // namespace thinpipe

@@ -80,6 +80,22 @@ inline bool has_pseudo_terminals() {
   return true;
 }
 
+// The program as it runs, with what is needed to watch it.
+struct Launched {
+  pid_t pid = -1;
+  int process = -1;  // its pidfd
+  Channel out;
+  Channel err;
+
+  // Waits for its end and closes everything. Its exit code; -1 when a signal ended it.
+  int reap() {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    for (const int descriptor : {process, out.read_end, err.read_end}) ::close(descriptor);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+};
+
 // Everything both channels carry until the process has ended and they are empty; false when that takes too long.
 inline bool collect(int process, Channel& out, Channel& err, Outcome& outcome) {
   constexpr auto kPatience = std::chrono::seconds(60);
@@ -115,29 +131,31 @@ class Program {
   std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
   std::filesystem::path data() const { return folder_ / "data"; }
 
-  Outcome run(const Arguments& arguments, const RunOptions& options = {}) const {
-    auto out = options.terminal ? Channel::terminal() : Channel::pipe();
-    auto err = Channel::pipe();
+  // Starts it and does not wait.
+  Launched launch(const Arguments& arguments, const RunOptions& options = {}) const {
+    Launched launched{-1, -1, options.terminal ? Channel::terminal() : Channel::pipe(), Channel::pipe()};
     std::vector<char*> argv{const_cast<char*>("thinpipe")};
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
-    const pid_t child = ::fork();
-    TP_CHECK(child >= 0, "fork: {}", std::strerror(errno));
-    if (child == 0) become_program(argv.data(), out.write_end, err.write_end, options);
-    ::close(out.write_end);
-    ::close(err.write_end);
+    launched.pid = ::fork();
+    TP_CHECK(launched.pid >= 0, "fork: {}", std::strerror(errno));
+    if (launched.pid == 0) become_program(argv.data(), launched.out.write_end, launched.err.write_end, options);
+    ::close(launched.out.write_end);
+    ::close(launched.err.write_end);
     // Not glibc's function: the header of 2.36 forgets to declare it as C.
-    const int process = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
-    TP_CHECK(process >= 0, "pidfd_open: {}", std::strerror(errno));
+    launched.process = static_cast<int>(::syscall(SYS_pidfd_open, launched.pid, 0));
+    TP_CHECK(launched.process >= 0, "pidfd_open: {}", std::strerror(errno));
+    return launched;
+  }
+
+  Outcome run(const Arguments& arguments, const RunOptions& options = {}) const {
+    auto launched = launch(arguments, options);
     Outcome outcome;
-    if (!collect(process, out, err, outcome)) {
+    if (!collect(launched.process, launched.out, launched.err, outcome)) {
       ADD_FAILURE() << "still running after a minute: thinpipe " << fmt::format("{}", fmt::join(arguments, " "));
-      ::kill(child, SIGKILL);
+      ::kill(launched.pid, SIGKILL);
     }
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
-    for (const int descriptor : {process, out.read_end, err.read_end}) ::close(descriptor);
+    outcome.exit_code = launched.reap();
     return outcome;
   }
 

@@ -222,6 +222,14 @@ TEST_F(CheckpointStoreTest, AStepCommittedAgainIsReplacedOnlyByANewerGeneration)
   EXPECT_EQ(folders(), std::vector<std::string>{"step-00000020"});
 }
 
+// The first attempt may have failed at its last sync: the second must not say more than it knows.
+TEST_F(CheckpointStoreTest, AStepCommittedAgainIsSyncedAgain) {
+  commit(small_checkpoint(20));
+  disk_.fail_next("sync_directory");
+  EXPECT_FALSE(store_.commit(small_checkpoint(20).manifest).ok());
+  EXPECT_TRUE(ok(store_.commit(small_checkpoint(20).manifest)));
+}
+
 TEST_F(CheckpointStoreTest, AReplacedStepKeepsNoFileOfTheOldOne) {
   auto old = small_checkpoint(20, 0);
   old.manifest.cuts = {2, 1, 1};

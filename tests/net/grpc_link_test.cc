@@ -188,6 +188,19 @@ TEST(GrpcLink, AMessageAboveTheLimitClosesTheLinkAndSaysSo) {
   }
 }
 
+// The other end must not have to hold it all before it sees that it is too much.
+TEST(GrpcLink, AHugeMessageIsCutOffWhileItArrives) {
+  constexpr size_t kHuge = size_t{72} << 20;
+  for (const bool to_server : {true, false}) {
+    const auto server = start_server(let_in, to_server ? 2000 : kHuge);
+    const auto upper = dial(*server, hello_for(0), {1, 1, to_server ? kHuge : 2000});
+    const auto lower = server->service().wait_for(0, 1, {1, 1, to_server ? 2000 : kHuge}).take();
+    ASSERT_TRUE((to_server ? upper : lower)->send(MessageBytes(kHuge)).ok());
+    EXPECT_FALSE((to_server ? lower : upper)->receive().ok());
+    EXPECT_LT(tcp_bytes_of_port(server->port()).received, kHuge * 2 / 3);
+  }
+}
+
 TEST(GrpcLink, AReasonIsOneLineOfBoundedLengthWhereItArrives) {
   GrpcLinks links;
   auto [upper, lower] = links.make(1, 1);

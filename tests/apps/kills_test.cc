@@ -1,0 +1,148 @@
+// What the whole design promises: kill -9 any process of a run at any moment, its files gone with it, and the run ends
+// as if nothing had happened, bit for bit. THINPIPE_KILL_SEED=N plays other moments.
+#include <gtest/gtest.h>
+
+#include "apps/running_program.h"
+#include "base/rng.h"
+
+namespace thinpipe {
+namespace {
+
+using test::CommitWatch;
+using test::Moment;
+using test::Program;
+using test::RunningProgram;
+using test::Seconds;
+
+constexpr int kKills = 20;
+const test::Arguments kSettings = {"train.steps=60"};
+
+uint64_t seed_from_environment() {
+  const char* text = std::getenv("THINPIPE_KILL_SEED");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
+}
+
+// Kills the processes of one run in turn and measures how long it takes until steps are committed again.
+class Killer {
+ public:
+  Killer(RunningProgram& program, std::filesystem::path run, uint64_t seed)
+      : program_(program), run_(std::move(run)), watch_(run_), rng_(seed, "kills") {}
+
+  // False: the run has ended before all the kills, or has stopped going on.
+  bool kill_all() {
+    for (int i = 0; i < kKills; ++i) {
+      if (!wait_for_the_moment() || !kill(targets_of(i))) return false;
+    }
+    return wait_for_commits(1);
+  }
+
+  void print_times() const {
+    double sum = 0, most = 0;
+    for (const double time : times_) {
+      sum += time;
+      most = std::max(most, time);
+    }
+    fmt::print("from a replacement's start to the next commit: {:.2f} s on average, {:.2f} s at most, {} kills\n",
+               sum / static_cast<double>(std::max<size_t>(1, times_.size())), most, times_.size());
+  }
+
+ private:
+  struct Pending {
+    std::string what;
+    Moment replaced;
+  };
+
+  uint64_t draw(uint64_t bound) { return rng_.below(bound, draws_++); }
+
+  test::Arguments targets_of(int number) {
+    const int turn = number % 6;
+    if (turn < 4) return {fmt::format("worker-{}", turn)};
+    if (turn == 4) return {"serve"};
+    return {"serve", fmt::format("worker-{}", draw(4))};
+  }
+
+  // Mostly some way into a step after one to three more; every fourth time while the last kill is being recovered from.
+  bool wait_for_the_moment() {
+    if (draw(4) != 0 && !wait_for_commits(1 + static_cast<int>(draw(3)))) return false;
+    const auto start = test::now();
+    const Seconds pause{static_cast<double>(draw(200)) / 1000};
+    while (program_.running() && test::seconds_since(start) < pause.count()) {
+      program_.look(pause - Seconds(test::seconds_since(start)), watch_.descriptor());
+      note_commits();
+    }
+    return program_.running();
+  }
+
+  bool wait_for_commits(int count) {
+    return program_.wait_until("steps are committed again", [&] {
+      if (program_.running()) count -= note_commits();
+      return count <= 0 || !program_.running();
+    }) && program_.running();
+  }
+
+  int note_commits() {
+    const int commits = watch_.take();
+    if (commits == 0) return 0;
+    for (const auto& one : pending_) {
+      times_.push_back(test::seconds_since(one.replaced));
+      fmt::print("  {}: {:.2f} s from its replacement to the next commit\n", one.what, times_.back());
+    }
+    pending_.clear();
+    return commits;
+  }
+
+  bool kill(const test::Arguments& targets) {
+    const auto before = program_.children();
+    for (const auto& target : targets) {
+      const auto found = before.find(target);
+      if (found == before.end()) continue;  // its replacement has not been started yet
+      ::kill(found->second, SIGKILL);
+      if (target != "serve") std::filesystem::remove_all(run_ / "workers" / target.substr(target.rfind('-') + 1));
+    }
+    const auto what = fmt::format("kill of {} after line {}", fmt::join(targets, " and "), test::metrics_lines(run_));
+    const auto replaced = [&] {
+      const auto here = program_.children();
+      return std::all_of(targets.begin(), targets.end(), [&](const auto& target) {
+        const auto old = before.find(target), found = here.find(target);
+        return found != here.end() && (old == before.end() || found->second != old->second);
+      });
+    };
+    if (!program_.wait_until("replacements have been started", [&] { return replaced() || !program_.running(); })) {
+      return false;
+    }
+    note_commits();  // of before
+    pending_.push_back({what, test::now()});
+    return program_.running();
+  }
+
+  RunningProgram& program_;
+  const std::filesystem::path run_;
+  CommitWatch watch_;
+  const CounterRng rng_;
+  uint64_t draws_ = 0;
+  std::vector<Pending> pending_;
+  std::vector<double> times_;
+};
+
+TEST(Kills, TwentyOfThemLeaveNoTraceInTheResult) {
+  if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+  const Program program;
+  test::write_small_run(program);
+  const auto undisturbed = program.run(test::small_run(program / "undisturbed", kSettings));
+  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+
+  const auto seed = seed_from_environment();
+  fmt::print("seed {} (THINPIPE_KILL_SEED)\n", seed);
+  const auto run = program / "killed";
+  RunningProgram killed(program, test::small_run(run, kSettings));
+  ASSERT_TRUE(killed.wait_until("the first step is committed", [&] { return test::metrics_lines(run) > 0; }));
+  Killer killer(killed, run, seed);
+  EXPECT_TRUE(killer.kill_all()) << "not all kills happened\n" << killed.out() << killed.err() << test::logs_of(run);
+  killer.print_times();
+  const auto outcome = killed.wait(Seconds(120));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  test::expect_same_result(run, test::result_of(program / "undisturbed"));
+}
+
+}  // namespace
+}  // namespace thinpipe

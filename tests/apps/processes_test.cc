@@ -1,0 +1,364 @@
+// A run as processes, as a person meets it: the same numbers over every kind of link, stopped and gone on with, damaged
+// and refused, looked at and steered. (kills_test.cc kills them at random.)
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/running_program.h"
+
+namespace thinpipe {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Arguments;
+using test::expect_same_result;
+using test::Outcome;
+using test::Program;
+using test::RunningProgram;
+using test::Seconds;
+using test::small_run;
+using Json = nlohmann::json;
+
+// Long enough to be caught in the middle: what the links add to a step does not change its numbers.
+const Arguments kSlow = {"train.steps=24", "link.delay=10ms"};
+
+class Processes : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+    test::write_small_run(program_);
+  }
+
+  // All stages in one process: what every other way to run must give.
+  test::RunResult expected_of(const Arguments& settings) {
+    const auto outcome = program_.run(small_run(program_ / "expected", settings, {"--in-process"}));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return test::result_of(program_ / "expected");
+  }
+
+  static bool wait_for_lines(RunningProgram& running, const fs::path& run, int64_t lines) {
+    return running.wait_until(fmt::format("{} steps are committed", lines), [&] {
+      return test::metrics_lines(run) >= lines || !running.running();
+    }) && running.running();
+  }
+
+  void expect_resumed(const fs::path& run, const test::RunResult& expected) {
+    const auto outcome = program_.run({"train", "--resume", run.string()});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+    EXPECT_EQ(outcome.err, "");
+    expect_same_result(run, expected);
+    EXPECT_TRUE(test::processes_of(run).empty());
+  }
+
+  // Exit code 2 and one line with `parts`, within a time that shows it did not wait for anything.
+  void expect_fails(const Arguments& arguments, const Arguments& parts) {
+    SCOPED_TRACE(fmt::format("thinpipe {}", fmt::join(arguments, " ")));
+    const auto outcome = program_.run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    test::expect_one_line(outcome, parts);
+  }
+
+  Program program_;
+};
+
+TEST_F(Processes, GiveTheSameNumbersOverEveryKindOfLink) {
+  const auto expected = expected_of({"train.steps=50"});
+  EXPECT_EQ(std::count(expected.metrics.begin(), expected.metrics.end(), '\n'), 51);
+  const std::vector<std::pair<std::string, Arguments>> links = {
+      {"unlimited", {"train.steps=50", "link.rate=unlimited"}},
+      {"shaped", {"train.steps=50", "link.rate=20mbit", "link.delay=2ms", "link.jitter=1ms"}}};
+  for (const auto& [name, settings] : links) {
+    SCOPED_TRACE(name);
+    const auto run = program_ / name;
+    const auto outcome = program_.run(small_run(run, settings));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << test::logs_of(run);
+    EXPECT_EQ(outcome.err, "");
+    EXPECT_NE(outcome.out.find("\nvalidation loss "), std::string::npos) << outcome.out;
+    expect_same_result(run, expected);
+    EXPECT_TRUE(test::processes_of(run).empty());
+  }
+}
+
+TEST_F(Processes, AreStoppedByCtrlCWithACheckpointToGoOnFrom) {
+  const auto expected = expected_of(kSlow);
+  const auto run = program_ / "run";
+  RunningProgram running(program_, small_run(run, kSlow));
+  ASSERT_TRUE(wait_for_lines(running, run, 7));
+  running.signal(SIGINT);
+  const auto outcome = running.wait();
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  // One that is not a multiple of checkpoint.every, most often: the step it was at, not the last that was due.
+  const auto step = test::metrics_lines(run);
+  EXPECT_NE(outcome.out.find(fmt::format("stopped after step {0}; to go on from the checkpoint of step {0}: thinpipe "
+                                         "train --resume {1}\n",
+                                         step, run.string())),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_TRUE(fs::exists(run / "checkpoints" / fmt::format("step-{:08}", step) / "manifest.json"));
+  EXPECT_FALSE(fs::exists(run / "model.safetensors"));
+  EXPECT_TRUE(test::processes_of(run).empty());
+  expect_resumed(run, expected);
+}
+
+TEST_F(Processes, AreGoneAtOnceAfterASecondCtrlC) {
+  const auto expected = expected_of(kSlow);
+  const auto run = program_ / "run";
+  RunningProgram running(program_, small_run(run, kSlow));
+  ASSERT_TRUE(wait_for_lines(running, run, 7));
+  // A stage that does not answer: the checkpoint that the first one asks for cannot be written.
+  ASSERT_EQ(::kill(running.child("worker-2"), SIGSTOP), 0);
+  running.signal(SIGINT);
+  ASSERT_TRUE(running.wait_for_output("ctrl-C again stops at once"));
+  const auto start = test::now();
+  running.signal(SIGINT);
+  const auto outcome = running.wait();
+  fmt::print("gone {:.2f} s after the second ctrl-C\n", test::seconds_since(start));
+  EXPECT_LT(test::seconds_since(start), 5);
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_NE(outcome.out.find("thinpipe train --resume " + run.string()), std::string::npos) << outcome.out;
+  EXPECT_TRUE(test::processes_of(run).empty());
+  expect_resumed(run, expected);
+}
+
+TEST_F(Processes, DoNotOutliveTheOneThatStartedThem) {
+  const auto expected = expected_of(kSlow);
+  const auto run = program_ / "run";
+  RunningProgram running(program_, small_run(run, kSlow));
+  ASSERT_TRUE(wait_for_lines(running, run, 7));
+  EXPECT_EQ(test::processes_of(run).size(), 6U);  // it, the coordinator, four stages
+  running.signal(SIGKILL);
+  EXPECT_TRUE(running.wait_until("its children are gone", [&] { return test::processes_of(run).empty(); }));
+  EXPECT_EQ(running.wait().exit_code, -1);
+  expect_resumed(run, expected);
+}
+
+TEST_F(Processes, GetTokensFromTheCoordinatorWhereTheyHaveNoCorpus) {
+  const auto expected = expected_of({});
+  const auto run = program_ / "run";
+  RunningProgram serve(program_, {"serve", "small.toml", "--run-dir", run.string()});
+  ASSERT_TRUE(serve.wait_until("it listens", [&] { return fs::exists(run / "coordinator.json") || !serve.running(); }));
+  ASSERT_TRUE(serve.running()) << serve.err();
+  const auto address = Json::parse(read_file(run / "coordinator.json").take()).at("address").get<std::string>();
+  std::vector<std::unique_ptr<RunningProgram>> workers;
+  for (int i = 0; i < 4; ++i) {
+    const auto home = program_ / fmt::format("home-{}", i);
+    workers.push_back(
+        std::make_unique<RunningProgram>(program_,
+                                         Arguments{"work", "--coordinator", address, "--name", fmt::format("w{}", i),
+                                                   "--folder", (home / "work").string()},
+                                         home / "data"));
+  }
+  int without_corpus = 0;
+  for (auto& worker : workers) {
+    const auto outcome = worker->wait();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const auto said = outcome.out + outcome.err;
+    if (said.find("token windows come from the coordinator") != std::string::npos) ++without_corpus;
+  }
+  EXPECT_EQ(serve.wait().exit_code, 0) << serve.err();
+  EXPECT_EQ(without_corpus, 1);  // only stage 0 reads tokens
+  expect_same_result(run, expected);
+}
+
+TEST_F(Processes, SayWhichStageFailedAndWhy) {
+  // A worker's folder that cannot be one: its first checkpoint fails.
+  test::write_file(program_ / "run/workers/2/states", "a file");
+  expect_fails(small_run(program_ / "run"), {"(worker-2)", (program_ / "run/workers/2/states").string()});
+  EXPECT_TRUE(test::processes_of(program_ / "run").empty());
+  // And one that cannot be made at all.
+  test::write_file(program_ / "other/workers", "a file");
+  expect_fails(small_run(program_ / "other"), {"stage", (program_ / "other/workers").string()});
+  EXPECT_TRUE(test::processes_of(program_ / "other").empty());
+  // Once it can, nothing of the run is lost.
+  fs::remove(program_ / "run/workers/2/states");
+  expect_resumed(program_ / "run", expected_of({}));
+}
+
+TEST_F(Processes, SayWhenAStageDoesNotFitIntoMemory) {
+  constexpr rlim_t kEnoughForTheLibraries = rlim_t{4} << 30;
+  const auto outcome =
+      program_.run(small_run(program_ / "run", {"model.d=65536"}), {.address_space = kEnoughForTheLibraries});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+  test::expect_one_line(outcome, {"stage", "not enough memory", "model.d"});
+  EXPECT_TRUE(test::processes_of(program_ / "run").empty());
+}
+
+TEST_F(Processes, GoOnAfterAStageWasNotHeardOfForLongerThanItsLease) {
+  Arguments settings = kSlow;
+  settings.push_back("cluster.lease_s=1");
+  const auto expected = expected_of(settings);
+  const auto run = program_ / "run";
+  RunningProgram running(program_, small_run(run, settings));
+  ASSERT_TRUE(wait_for_lines(running, run, 7));
+  const auto frozen = running.child("worker-1");
+  ASSERT_EQ(::kill(frozen, SIGSTOP), 0);
+  const auto log = run / "logs" / "serve.log";
+  EXPECT_TRUE(running.wait_until("its lease is over", [&] {
+    return read_file(log).take().find("(worker-1) was not heard of") != std::string::npos;
+  }));
+  const auto lines = test::metrics_lines(run);
+  EXPECT_LT(lines, 24);
+  ::kill(frozen, SIGCONT);
+  const auto outcome = running.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  expect_same_result(run, expected);
+}
+
+TEST_F(Processes, HaveOneCoordinatorPerRun) {
+  const auto expected = expected_of(kSlow);
+  const auto run = program_ / "run";
+  RunningProgram running(program_, small_run(run, kSlow));
+  ASSERT_TRUE(wait_for_lines(running, run, 2));
+  ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);  // it must not end before it was tried
+  expect_fails({"serve", "--run", run.string()}, {run.string(), "another process serves this run"});
+  expect_fails({"train", "--resume", run.string()}, {run.string(), "another process serves this run"});
+  ASSERT_EQ(program_.run({"resume", run.string()}).exit_code, 0);
+  const auto outcome = running.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  expect_same_result(run, expected);
+}
+
+TEST_F(Processes, AreLookedAtAndSteeredByCommands) {
+  const auto expected = expected_of(kSlow);
+  EXPECT_NE(program_.run({"runs"}).out.find("no runs yet"), std::string::npos);
+  Arguments arguments{"train", "small.toml"};
+  for (const auto& setting : kSlow) arguments.insert(arguments.end(), {"--set", setting});
+  RunningProgram running(program_, arguments);
+  ASSERT_TRUE(running.wait_for_output("\nstages: "));
+  const auto run = fs::directory_iterator(program_.data() / "runs")->path();
+  const auto name = run.filename().string();
+  ASSERT_TRUE(wait_for_lines(running, run, 3));
+
+  EXPECT_EQ(program_.run({"pause", name}).exit_code, 0);
+  const auto status = [&] {
+    const auto outcome = program_.run({"status", name, "--json"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return Json::parse(outcome.out.substr(outcome.out.rfind("\n{") + 1));
+  };
+  Json paused;
+  ASSERT_TRUE(running.wait_until("it is paused", [&] { return (paused = status()).at("phase") == "paused"; }));
+  running.look(Seconds(0.2));  // some five steps at its pace
+  EXPECT_EQ(status().at("step"), paused.at("step"));
+  EXPECT_EQ(test::metrics_lines(run), paused.at("step"));
+  EXPECT_EQ(paused.at("members").size(), 4U);
+  EXPECT_NE(program_.run({"runs"}).out.find(fmt::format("{}  step {}/24", name, paused.at("step").get<int64_t>())),
+            std::string::npos);
+  EXPECT_NE(program_.run({"show"}).out.find("state: running"), std::string::npos);
+
+  EXPECT_EQ(program_.run({"resume", name}).exit_code, 0);
+  const auto outcome = running.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  expect_same_result(run, expected);
+  EXPECT_NE(program_.run({"runs"}).out.find("complete"), std::string::npos);
+  const auto shown = program_.run({"show", name}).out;
+  for (const char* part : {"state: complete", "checkpoints of steps: 20, 24", "model.safetensors"}) {
+    EXPECT_NE(shown.find(part), std::string::npos) << shown;
+  }
+  for (const char* command : {"status", "pause", "resume"}) expect_fails({command, name}, {name, "not being served"});
+  expect_fails({"train", "--resume", name}, {name, "complete"});
+  expect_fails({"show", "nothing"}, {"there is no run 'nothing'", "thinpipe runs"});
+}
+
+TEST_F(Processes, AreNotResumedWhereThereIsNothingToGoOnWith) {
+  const auto run = program_ / "run";
+  ASSERT_EQ(program_.run(small_run(run, {"train.steps=2"}, {"--in-process"})).exit_code, 0);
+  const auto before = test::result_of(run);
+  expect_fails({"train", "--resume", run.string()}, {run.string(), "--in-process", "no checkpoints"});
+  EXPECT_EQ(test::result_of(run), before);
+  fs::create_directory(program_ / "empty");
+  expect_fails({"train", "--resume", (program_ / "empty").string()}, {"there is no run", "empty"});
+  expect_fails({"train", "--resume", "2026-01-31"}, {"there is no run '2026-01-31'", "thinpipe runs"});
+  for (const Arguments& option :
+       {Arguments{"small.toml"}, {"--steps", "9"}, {"--set", "model.d=64"}, {"--run-dir", "x"}, {"--in-process"}}) {
+    Arguments arguments{"train", "--resume", run.string()};
+    arguments.insert(arguments.end(), option.begin(), option.end());
+    expect_fails(arguments, {"--resume goes on with the run's own config", "leave out"});
+  }
+  EXPECT_EQ(test::result_of(run), before);
+}
+
+// A run that stands at step 12 with the checkpoints of steps 10 and 12, in copies that each test damages.
+class DamagedCheckpoint : public Processes {
+ protected:
+  void SetUp() override {
+    Processes::SetUp();
+    if (IsSkipped()) return;
+    expected_ = expected_of(settings_);
+    whole_ = stopped_run("whole", settings_);
+    newest_ = checkpoint_in(whole_, 0);
+  }
+
+  fs::path stopped_run(const std::string& name, const Arguments& settings) {
+    const auto run = program_ / name;
+    RunningProgram running(program_, small_run(run, settings));
+    EXPECT_TRUE(wait_for_lines(running, run, 11));
+    running.signal(SIGINT);
+    EXPECT_EQ(running.wait().exit_code, 130) << running.err();
+    return run;
+  }
+
+  // The newest, the one before...
+  static fs::path checkpoint_in(const fs::path& run, size_t place) {
+    std::vector<fs::path> found(fs::directory_iterator(run / "checkpoints"), {});
+    std::sort(found.rbegin(), found.rend());
+    return found.at(place).lexically_relative(run);
+  }
+
+  fs::path copy(const std::string& name) {
+    fs::copy(whole_, program_ / name, fs::copy_options::recursive);
+    return program_ / name;
+  }
+
+  void flip_a_byte(const fs::path& file) {
+    auto bytes = read_file(file).take();
+    bytes[bytes.size() / 2] ^= 1;
+    test::write_file(file, bytes);
+  }
+
+  // It went back to the checkpoint before, said so, and came to the same end.
+  void expect_passed_over(const fs::path& run, const Arguments& parts) {
+    expect_resumed(run, expected_);
+    const auto log = read_file(run / "logs" / "serve.log").take();
+    for (const auto& part : parts) EXPECT_NE(log.find(part), std::string::npos) << part << " not in " << log;
+  }
+
+  const Arguments settings_ = kSlow;
+  test::RunResult expected_;
+  fs::path whole_;
+  fs::path newest_;
+};
+
+TEST_F(DamagedCheckpoint, IsPassedOverForTheOneBefore) {
+  auto run = copy("truncated");
+  const auto stage = newest_ / "stage-1.safetensors";
+  fs::resize_file(run / stage, fs::file_size(run / stage) - 1);
+  expect_passed_over(run, {"stage-1.safetensors: truncated"});
+
+  run = copy("manifest");
+  flip_a_byte(run / newest_ / "manifest.json");
+  expect_passed_over(run, {"manifest.json: not a checkpoint manifest"});
+
+  run = copy("missing");
+  fs::remove(run / newest_ / "stage-3.safetensors");
+  expect_passed_over(run, {"stage-3.safetensors: is missing"});
+}
+
+TEST_F(DamagedCheckpoint, OfTheRightSizeIsPassedOverToo) {
+  const auto run = copy("flipped");
+  flip_a_byte(run / newest_ / "stage-1.safetensors");
+  expect_passed_over(run, {"stage-1.safetensors: damaged: its sha256 is"});
+}
+
+TEST_F(DamagedCheckpoint, OfAnotherRunIsNeverTaken) {
+  Arguments settings = settings_;
+  settings.push_back("train.seed=2");
+  const auto other = stopped_run("other", settings);
+  auto run = copy("file");
+  fs::copy_file(other / checkpoint_in(other, 0) / "stage-1.safetensors", run / newest_ / "stage-1.safetensors",
+                fs::copy_options::overwrite_existing);
+  expect_passed_over(run, {"stage-1.safetensors: "});
+}
+
+}  // namespace
+}  // namespace thinpipe

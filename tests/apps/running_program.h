@@ -1,0 +1,262 @@
+// The program in the background: what it says while it runs, the processes it has started, signals for any of them,
+// and what becomes of its run folder. Every wait is for an event (output, an end, a changed folder) and has a deadline.
+#pragma once
+
+#include <sys/inotify.h>
+
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "apps/program.h"
+#include "base/sha256.h"
+
+namespace thinpipe::test {
+
+using Seconds = std::chrono::duration<double>;
+using Moment = std::chrono::steady_clock::time_point;
+
+inline Moment now() { return std::chrono::steady_clock::now(); }
+inline double seconds_since(Moment start) { return Seconds(now() - start).count(); }
+
+// What a process was started as. `state` is the kernel's letter: R, S, T (stopped), Z (dead, not yet waited for).
+struct ProcessInfo {
+  pid_t pid = -1;
+  pid_t parent = -1;
+  char state = '?';
+  Arguments arguments;
+};
+
+// Those of this moment. One that ends while it is looked at is left out.
+inline std::vector<ProcessInfo> all_processes() {
+  std::vector<ProcessInfo> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const auto name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::string stat, argument;
+    std::getline(std::ifstream(entry.path() / "stat") >> std::ws, stat);
+    const auto after_name = stat.rfind(") ");
+    if (after_name == std::string::npos) continue;
+    ProcessInfo info{static_cast<pid_t>(std::stol(name)), -1, stat[after_name + 2], {}};
+    info.parent = static_cast<pid_t>(std::stol(stat.substr(after_name + 4)));
+    std::ifstream words(entry.path() / "cmdline", std::ios::binary);
+    while (std::getline(words, argument, '\0')) info.arguments.push_back(argument);
+    found.push_back(std::move(info));
+  }
+  return found;
+}
+
+// Living processes that have this folder, or something in it, on their command line: all that serve or work on a run.
+inline std::vector<pid_t> processes_of(const std::filesystem::path& run) {
+  std::vector<pid_t> pids;
+  for (const auto& info : all_processes()) {
+    const bool named = std::any_of(info.arguments.begin(), info.arguments.end(),
+                                   [&](const auto& word) { return word.starts_with(run.string()); });
+    if (named && info.state != 'Z') pids.push_back(info.pid);
+  }
+  return pids;
+}
+
+class RunningProgram {
+ public:
+  static constexpr Seconds kPatience{60};
+
+  // `data`: a data directory other than the program's own.
+  RunningProgram(const Program& program, const Arguments& arguments, const std::filesystem::path& data = {})
+      : said_(fmt::format("thinpipe {}", fmt::join(arguments, " "))) {
+    if (!data.empty()) ::setenv("THINPIPE_DATA_DIR", data.c_str(), 1);
+    launched_ = program.launch(arguments);
+    ::setenv("THINPIPE_DATA_DIR", program.data().c_str(), 1);
+  }
+  // With everything it has started: they die with it.
+  ~RunningProgram() {
+    if (reaped_) return;
+    ::kill(launched_.pid, SIGKILL);
+    (void)launched_.reap();
+  }
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+
+  const std::string& out() const { return outcome_.out; }
+  const std::string& err() const { return outcome_.err; }
+  bool running() const { return !ended_; }
+  void signal(int number) const {
+    if (!reaped_) ::kill(launched_.pid, number);
+  }
+
+  // Its direct children by what they are: "serve", "worker-2".
+  std::map<std::string, pid_t> children() const {
+    std::map<std::string, pid_t> found;
+    for (const auto& info : all_processes()) {
+      if (info.parent != launched_.pid || info.state == 'Z' || info.arguments.size() < 2) continue;
+      const auto name = std::find(info.arguments.begin(), info.arguments.end(), "--name");
+      if (info.arguments[1] == "serve") found["serve"] = info.pid;
+      if (name != info.arguments.end() && name + 1 != info.arguments.end()) found[*(name + 1)] = info.pid;
+    }
+    return found;
+  }
+  pid_t child(const std::string& name) const {
+    const auto found = children();
+    const auto one = found.find(name);
+    return one == found.end() ? -1 : one->second;
+  }
+
+  // Takes what it says, and returns as soon as there is some, it ends, `also` is readable or the time is up.
+  void look(Seconds most, int also = -1) {
+    std::array<pollfd, 4> waits{{{launched_.out.read_end, POLLIN, 0},
+                                 {launched_.err.read_end, POLLIN, 0},
+                                 {ended_ ? -1 : launched_.process, POLLIN, 0},
+                                 {also, POLLIN, 0}}};
+    if (out_closed_) waits[0].fd = -1;
+    if (err_closed_) waits[1].fd = -1;
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(most).count();
+    if (::poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(0, wait))) <= 0) return;
+    if (waits[0].revents != 0) out_closed_ = !take(launched_.out.read_end, outcome_.out);
+    if (waits[1].revents != 0) err_closed_ = !take(launched_.err.read_end, outcome_.err);
+    if (waits[2].revents != 0) ended_ = true;
+  }
+
+  // Until it holds; looked at whenever something happens, and often. False, and a failure, when it takes too long.
+  template <class Condition>
+  bool wait_until(std::string_view what, const Condition& condition, Seconds patience = kPatience) {
+    constexpr Seconds kOften{0.01};
+    const auto start = now();
+    while (!condition()) {
+      if (seconds_since(start) > patience.count()) {
+        ADD_FAILURE() << said_ << ": waited in vain until " << what << "\n" << out() << err();
+        return false;
+      }
+      look(kOften);
+    }
+    return true;
+  }
+
+  bool wait_for_output(const std::string& text, Seconds patience = kPatience) {
+    return wait_until(
+               fmt::format("it says '{}'", text), [&] { return out().find(text) != std::string::npos || over(); },
+               patience) &&
+           out().find(text) != std::string::npos;
+  }
+
+  // Its end. One that does not come is a failure, and is made.
+  Outcome wait(Seconds patience = kPatience) {
+    if (!wait_until(
+            "it ends", [&] { return over(); }, patience))
+      ::kill(launched_.pid, SIGKILL);
+    outcome_.exit_code = launched_.reap();
+    reaped_ = ended_ = out_closed_ = err_closed_ = true;
+    return outcome_;
+  }
+
+ private:
+  bool over() const { return ended_ && out_closed_ && err_closed_; }
+
+  // False: nobody writes there any more.
+  static bool take(int descriptor, std::string& text) {
+    char buffer[4096];
+    const ssize_t count = ::read(descriptor, buffer, sizeof buffer);
+    if (count > 0) text.append(buffer, static_cast<size_t>(count));
+    return count > 0;
+  }
+
+  std::string said_;
+  Launched launched_;
+  Outcome outcome_;
+  bool ended_ = false;
+  bool out_closed_ = false;
+  bool err_closed_ = false;
+  bool reaped_ = false;
+};
+
+// Lines added to metrics.jsonl, one for every step committed (or evaluated, where that is due). A file that is cut back
+// after a rollback is written beside and renamed, so that it does not count.
+class CommitWatch {
+ public:
+  explicit CommitWatch(const std::filesystem::path& run) : inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+    TP_CHECK(inotify_ >= 0 && ::inotify_add_watch(inotify_, run.c_str(), IN_MODIFY) >= 0, "inotify: {}",
+             std::strerror(errno));
+  }
+  ~CommitWatch() { ::close(inotify_); }
+  CommitWatch(const CommitWatch&) = delete;
+  CommitWatch& operator=(const CommitWatch&) = delete;
+
+  int descriptor() const { return inotify_; }
+
+  // How many since the last call. Two that came together may count as one.
+  int take() {
+    alignas(inotify_event) char buffer[16384];
+    int lines = 0;
+    for (ssize_t count = 0; (count = ::read(inotify_, buffer, sizeof buffer)) > 0;) {
+      for (ssize_t at = 0; at < count;) {
+        const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+        if (event->len > 0 && std::string_view(event->name) == "metrics.jsonl") ++lines;
+        at += static_cast<ssize_t>(sizeof(inotify_event) + event->len);
+      }
+    }
+    return lines;
+  }
+
+ private:
+  int inotify_;
+};
+
+inline int64_t metrics_lines(const std::filesystem::path& run) {
+  const auto text = read_file(run / "metrics.jsonl");
+  return text ? std::count(text.value().begin(), text.value().end(), '\n') : 0;
+}
+
+// What must not depend on how a run came to its end.
+struct RunResult {
+  std::string metrics;
+  std::string model_sha256;
+  bool operator==(const RunResult&) const = default;
+};
+
+inline RunResult result_of(const std::filesystem::path& run) {
+  const auto metrics = read_file(run / "metrics.jsonl");
+  const auto model = read_file(run / "model.safetensors");
+  return {metrics ? metrics.value() : "none", model ? sha256_hex(model.value()) : "none"};
+}
+
+inline void expect_same_result(const std::filesystem::path& run, const RunResult& expected) {
+  const auto found = result_of(run);
+  EXPECT_EQ(found.model_sha256, expected.model_sha256) << run;
+  EXPECT_EQ(found.metrics, expected.metrics) << run;
+}
+
+// The events of every part of a run, for whoever has to find out why a test failed.
+inline std::string logs_of(const std::filesystem::path& run) {
+  constexpr size_t kEnd = 3000;
+  std::string all;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(run / "logs", ignored)) {
+    const auto text = read_file(entry.path());
+    if (!text) continue;
+    all += fmt::format("== {}\n{}\n", entry.path().filename().string(),
+                       text.value().substr(text.value().size() - std::min(text.value().size(), kEnd)));
+  }
+  return all;
+}
+
+// A run of four stages in which everything is in use that has to survive: the basis moves, validation passes come in
+// between, checkpoints are many. `thinpipe train small.toml --run-dir RUN --set ...`
+inline void write_small_run(const Program& program) {
+  write_file(program / "corpus.txt", english(800, 1));
+  write_file(program / "small.toml",
+             "[model]\nmode = \"subspace\"\nd = 32\nblocks = 4\nheads = 2\n"
+             "[data]\ncorpus = \"corpus.txt\"\nvocab = 300\n"
+             "[train]\nsteps = 20\nseq_len = 16\nmicrobatch = 2\nmicrobatches = 4\nthreads = 1\n"
+             "eval_every = 13\neval_sequences = 8\n"
+             "[pipeline]\nstages = 4\nschedule = \"1f1b\"\n[subspace]\nrank = 8\nupdate_every = 7\n"
+             "[boundary]\npack = \"fp32\"\n[link]\nrate = \"80mbit\"\n[checkpoint]\nevery = 5\n");
+}
+
+inline Arguments small_run(const std::filesystem::path& run, const Arguments& settings = {},
+                           const Arguments& more = {}) {
+  Arguments arguments{"train", "small.toml", "--run-dir", run.string()};
+  for (const auto& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+}  // namespace thinpipe::test

@@ -1,0 +1,352 @@
+// The coordinator's decisions when nobody fails: who gets which stage, when a step is committed, skipped, evaluated,
+// saved, and how a run ends.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "fake_cluster.h"
+#include "optim/optimizer.h"
+
+namespace thinpipe {
+namespace {
+
+using test::FakeCluster;
+using test::FakeWorker;
+using test::has;
+using test::small_rules;
+using test::Texts;
+using ToWorker = control::ToWorker;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Two workers, "a" with stage 0 and "b" with stage 1.
+struct Pair : FakeCluster {
+  explicit Pair(const RunRules& rules) : FakeCluster(rules) {
+    add("a");
+    add("b");
+  }
+};
+
+TEST(Coordinator, WaitsUntilEveryStageHasSomebodyAndSaysWhoGotWhatAndWhy) {
+  FakeCluster cluster(small_rules());
+  cluster.add("first");
+  cluster.pump();
+  EXPECT_EQ(cluster.status().phase(), "gathering");
+  EXPECT_EQ(cluster.sent(&ToWorker::has_form), 0u);
+  cluster.add("second");
+  cluster.add("third");
+  EXPECT_EQ(cluster.events("assigned"), (Texts{"first takes stage 0: the first that nobody has",
+                                               "second takes stage 1: the first that nobody has"}));
+  ASSERT_EQ(cluster.forms().size(), 2u);
+  const auto form = cluster.forms()[0];
+  EXPECT_EQ(form.next_address(), "second:1");
+  EXPECT_EQ(form.next_incarnation(), "process 2");
+  EXPECT_EQ(cluster.forms()[1].previous_incarnation(), "process 1");
+  EXPECT_TRUE(form.restore() && !form.has_file());  // the initial weights
+  EXPECT_EQ(cluster.store.roster, (Texts{"first", "second"}));
+}
+
+TEST(Coordinator, AFreeStageGoesToWhoHoldsItsState) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  auto stored = cluster.store;
+  stored.roster.clear();
+  FakeCluster fresh(small_rules(), stored);
+  fresh.apply(fresh.core().message(1, FakeCluster::hello_of(cluster.worker("b")), fresh.now));
+  EXPECT_EQ(fresh.events("assigned"), (Texts{"b takes stage 1: it holds its state"}));
+}
+
+TEST(Coordinator, RefusesAnotherProtocolWithWhatToDo) {
+  FakeCluster cluster(small_rules());
+  auto hello = FakeCluster::hello_of(FakeWorker{.peer = "old", .incarnation = "1"});
+  hello.mutable_hello()->set_protocol(kControlProtocol + 1);
+  cluster.apply(cluster.core().message(7, hello, cluster.now));
+  const auto sent = cluster.all<SendTo>();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(has(sent[0].message.refuse().reason(), "install the same version"));
+  EXPECT_EQ(cluster.status().members_size(), 0);
+}
+
+TEST(Coordinator, RefusesAWorkerWithoutAName) {
+  FakeCluster cluster(small_rules());
+  for (const auto& [peer, incarnation] :
+       {std::pair<std::string, std::string>{"", "1"}, {"a", ""}, {std::string(201, 'x'), "1"}}) {
+    cluster.apply(cluster.core().message(7, FakeCluster::hello_of(FakeWorker{.peer = peer, .incarnation = incarnation}),
+                                         cluster.now));
+    EXPECT_TRUE(cluster.all<SendTo>().back().message.has_refuse());
+  }
+  EXPECT_EQ(cluster.sent(&ToWorker::has_refuse), 3u);
+}
+
+TEST(Coordinator, CommitsOnlyWhenAllAreReadyAndWritesTheRowFirst) {
+  Pair cluster(small_rules());
+  cluster.worker("b").slow = true;
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 0);
+  EXPECT_EQ(cluster.sent(&ToWorker::has_commit), 0u);
+  cluster.history.clear();
+  cluster.worker("b").finish_step();
+  cluster.run_to(1);
+  ASSERT_GE(cluster.history.size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<PersistCommit>(cluster.history[0]));
+  EXPECT_TRUE(std::get<SendTo>(cluster.history[1]).message.has_commit());
+  EXPECT_TRUE(std::get<SendTo>(cluster.history[2]).message.has_commit());
+}
+
+TEST(Coordinator, AddsNormsInStageOrderWhoeverWasFirstAndClips) {
+  auto rules = small_rules();
+  rules.stages = 3;
+  rules.clip = 0.5;
+  const double norms[] = {1e16, 1.0, 1.0};  // in another order the ones would not be lost
+  for (const bool backwards : {false, true}) {
+    FakeCluster cluster(rules);
+    for (int i = 0; i < 3; ++i) {
+      auto& worker = cluster.add(fmt::format("w{}", i));
+      worker.squared_norm = norms[i];
+      worker.loss_sum = i;
+      worker.slow = true;
+    }
+    cluster.pump();
+    for (int i = 0; i < 3; ++i) {
+      auto& worker = cluster.worker(static_cast<size_t>(backwards ? 2 - i : i));
+      worker.finish_step();
+      cluster.deliver_from(worker);
+    }
+    ASSERT_EQ(cluster.store.rows.size(), 1u);
+    const auto& row = cluster.store.rows[0];
+    EXPECT_EQ(row.squared_norm, (1e16 + 1.0) + 1.0);
+    EXPECT_NE(row.squared_norm, (1.0 + 1.0) + 1e16);
+    EXPECT_EQ(row.loss, 3.0 / 4);  // tokens_per_step
+    EXPECT_EQ(row.grad_factor, clip_factor(row.squared_norm, 0.5));
+    EXPECT_LT(row.grad_factor, 1);
+    EXPECT_EQ(row.metrics, "{\"step\":0}");
+  }
+}
+
+TEST(Coordinator, IgnoresReportsOfOtherEpochsAndStepsAndRepeatedOnes) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  auto& a = cluster.worker("a");
+  a.slow = cluster.worker("b").slow = true;
+  cluster.pump();
+  const auto epoch = cluster.store.epoch;
+  for (const auto& [of_epoch, step] : {std::pair<uint64_t, int64_t>{epoch, 0}, {epoch, 2}, {epoch - 1, 1}, {9, 1}}) {
+    cluster.say(a, a.ready(of_epoch, step));
+    cluster.say(cluster.worker("b"), cluster.worker("b").ready(of_epoch, step));
+  }
+  EXPECT_EQ(cluster.core().committed(), 1);
+  a.squared_norm = 3;
+  for (int i = 0; i < 3; ++i) cluster.say(a, a.ready(epoch, 1));
+  EXPECT_EQ(cluster.core().committed(), 1);
+  cluster.say(cluster.worker("b"), cluster.worker("b").ready(epoch, 1));
+  EXPECT_EQ(cluster.core().committed(), 2);
+  EXPECT_EQ(cluster.store.rows[1].squared_norm, 4);
+  cluster.say(a, a.ready(epoch, 1));  // once more, too late
+  EXPECT_EQ(cluster.core().committed(), 2);
+}
+
+TEST(Coordinator, AStrangersMessagesChangeNothing) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  cluster.history.clear();
+  cluster.apply(cluster.core().message(99, cluster.worker("a").ready(cluster.store.epoch, 1), cluster.now));
+  cluster.apply(cluster.core().session_ended(99, cluster.now));
+  EXPECT_TRUE(cluster.history.empty());
+}
+
+TEST(Coordinator, SkipsAStepWhoseLossOrNormIsNotFinite) {
+  for (const auto& [loss, norm] : {std::pair{kNan, 1.0}, {1.0, kNan}, {1.0, kInfinity}, {-kInfinity, 1.0}}) {
+    Pair cluster(small_rules());
+    cluster.worker("b").loss_sum = loss;
+    cluster.worker("a").squared_norm = norm;
+    cluster.run_to(1);
+    EXPECT_FALSE(cluster.store.rows[0].apply);
+    EXPECT_EQ(cluster.store.rows[0].grad_factor, 0);
+    EXPECT_EQ(cluster.events("skipped").size(), 1u);
+    cluster.worker("b").loss_sum = cluster.worker("a").squared_norm = 1;
+    cluster.run_to(6);  // it goes on
+    EXPECT_TRUE(cluster.store.rows[3].apply);
+  }
+}
+
+TEST(Coordinator, StopsWhenTooManyStepsInARowWereSkipped) {
+  auto rules = small_rules();
+  rules.max_skipped = 3;
+  Pair cluster(rules);
+  cluster.worker("b").loss_sum = kNan;
+  cluster.run_to(2);
+  cluster.worker("b").loss_sum = 1;
+  cluster.run_to(3);
+  cluster.worker("b").loss_sum = kNan;
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_TRUE(cluster.finished()->failed);
+  EXPECT_TRUE(has(cluster.finished()->reason, "for 3 steps in a row up to step 6"));
+  EXPECT_EQ(cluster.core().committed(), 6);  // two, one that was fine, three
+}
+
+TEST(Coordinator, CountsBasisMovesThatWereAppliedOnly) {
+  Pair cluster(small_rules());
+  cluster.worker("a").basis_hash = cluster.worker("b").basis_hash = "moved";
+  cluster.run_to(1);
+  EXPECT_EQ(cluster.store.rows[0].basis_version, 1);
+  cluster.worker("a").loss_sum = kNan;
+  cluster.run_to(2);
+  EXPECT_EQ(cluster.store.rows[1].basis_version, 1);
+}
+
+TEST(Coordinator, FailsWhenStagesDisagreeOnTheNextBasis) {
+  Pair cluster(small_rules());
+  cluster.worker("a").basis_hash = "one";
+  cluster.worker("b").basis_hash = "other";
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_TRUE(cluster.finished()->failed);
+  EXPECT_EQ(cluster.finished()->reason, "the stages disagree on the next basis");
+  EXPECT_TRUE(cluster.store.rows.empty());
+}
+
+TEST(Coordinator, EvaluatesWhenDueAndAtTheEndOverTheWholeSplit) {
+  auto rules = small_rules();
+  rules.eval_every = 2;
+  rules.eval_windows = 1;
+  Pair cluster(rules);
+  cluster.worker("b").evaluation_sum = 12;
+  cluster.worker("a").evaluation_sum = 99;  // not the last stage's
+  cluster.pump();
+  const auto evaluations = cluster.all<PersistEvaluation>();
+  ASSERT_EQ(evaluations.size(), 3u);
+  EXPECT_EQ(evaluations[0].step, 2);
+  EXPECT_EQ(evaluations[1].step, 4);
+  EXPECT_EQ(evaluations[0].loss, 12.0 / (1 * 3));
+  EXPECT_FALSE(evaluations[1].is_final);
+  EXPECT_EQ(evaluations[2].step, 6);
+  EXPECT_TRUE(evaluations[2].is_final);
+  EXPECT_EQ(evaluations[2].loss, 12.0 / (2 * 3));
+}
+
+TEST(Coordinator, EndsWithAFinalEvaluationACheckpointAndAFarewell) {
+  Pair cluster(small_rules());
+  cluster.hold_uploads = true;
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+  EXPECT_TRUE(cluster.store.final_loss);
+  EXPECT_FALSE(cluster.finished());  // the last checkpoint is not there yet
+  EXPECT_EQ(cluster.sent(&ToWorker::has_save), 2u);
+  cluster.hold_uploads = false;
+  cluster.pump();
+  EXPECT_EQ(cluster.store.manifest_step, 6);
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed);
+  EXPECT_EQ(cluster.finished()->reason, "all 6 steps are done");
+  EXPECT_TRUE(cluster.worker("a").stopped && cluster.worker("b").stopped);
+  EXPECT_TRUE(cluster.status().done());
+}
+
+TEST(Coordinator, SavesAtMultiplesWhileTheNextStepsGoOn) {
+  auto rules = small_rules();
+  rules.checkpoint_every = 2;
+  Pair cluster(rules);
+  cluster.hold_uploads = true;
+  cluster.run_to(4);
+  EXPECT_EQ(cluster.store.manifest_step, -1);
+  ASSERT_EQ(cluster.uploads.size(), 2u);
+  EXPECT_EQ(cluster.uploads[0].step, 2);
+  cluster.deliver_upload();
+  EXPECT_TRUE(cluster.all<WriteManifest>().empty());  // one stage's file is not enough
+  cluster.deliver_upload();
+  EXPECT_EQ(cluster.store.manifest_step, 2);
+  cluster.hold_uploads = false;
+  cluster.pump();
+  EXPECT_EQ(cluster.store.manifest_step, 6);
+  ASSERT_TRUE(cluster.finished());
+}
+
+TEST(Coordinator, IgnoresFilesOfAnotherStepOrGeneration) {
+  auto rules = small_rules();
+  rules.checkpoint_every = 2;
+  Pair cluster(rules);
+  cluster.hold_uploads = true;
+  cluster.run_to(3);
+  ASSERT_EQ(cluster.uploads.size(), 2u);
+  auto stray = cluster.uploads[0];
+  stray.stage = 1;
+  stray.generation += 1;
+  cluster.apply(cluster.core().file_arrived(stray, cluster.now));
+  stray.generation -= 1;
+  stray.step = 1;
+  cluster.apply(cluster.core().file_arrived(stray, cluster.now));
+  cluster.deliver_upload();
+  EXPECT_TRUE(cluster.all<WriteManifest>().empty());
+  cluster.deliver_upload();
+  EXPECT_EQ(cluster.all<WriteManifest>().size(), 1u);
+}
+
+TEST(Coordinator, StopsWithTheReasonWhenACheckpointCannotBeWritten) {
+  auto rules = small_rules();
+  rules.checkpoint_every = 2;
+  Pair cluster(rules);
+  cluster.manifest_fails = true;
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_TRUE(cluster.finished()->failed);
+  EXPECT_EQ(cluster.finished()->reason, "the checkpoint could not be written: the disk is full");
+}
+
+TEST(Coordinator, AStopRequestSavesFirst) {
+  Pair cluster(small_rules());
+  cluster.run_to(2);
+  cluster.tell(control::ControlRequest::STOP);
+  EXPECT_FALSE(cluster.finished());
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 3);  // the step under way is not thrown away
+  EXPECT_EQ(cluster.store.manifest_step, 3);
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed);
+  EXPECT_EQ(cluster.finished()->reason, "stopped after step 3; the checkpoint is written");
+}
+
+TEST(Coordinator, AStopRequestWithNobodyThereEndsAtOnce) {
+  FakeCluster cluster(small_rules());
+  cluster.tell(control::ControlRequest::STOP);
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed);
+  EXPECT_TRUE(has(cluster.finished()->reason, "the last checkpoint is of step 0"));
+}
+
+TEST(Coordinator, PausesBetweenStepsGoesOnAndRemembersIt) {
+  Pair cluster(small_rules());
+  cluster.run_to(2);
+  cluster.tell(control::ControlRequest::PAUSE);
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 3);
+  EXPECT_EQ(cluster.status().phase(), "paused");
+  cluster.restart_coordinator();
+  cluster.connect(cluster.worker("a"));
+  cluster.connect(cluster.worker("b"));
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 3);  // a restart does not wake it
+  EXPECT_TRUE(cluster.status().paused());
+  cluster.tell(control::ControlRequest::RESUME);
+  cluster.pump();
+  EXPECT_FALSE(cluster.store.paused);
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(Coordinator, FinishesWhenTheServiceCannotGoOn) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  cluster.apply(cluster.core().fail("run.sqlite: disk I/O error"));
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_TRUE(cluster.finished()->failed);
+  EXPECT_EQ(cluster.finished()->reason, "run.sqlite: disk I/O error");
+  cluster.pump();
+  EXPECT_TRUE(cluster.worker("a").stopped);
+  EXPECT_EQ(cluster.core().committed(), 1);
+  EXPECT_EQ(cluster.all<Finish>().size(), 1u);
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,504 @@
+// The coordinator's decisions when something fails: troubled steps, lost streams, dead processes, its own restart; one
+// fault at a time.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "fake_cluster.h"
+
+namespace thinpipe {
+namespace {
+
+using test::FakeCluster;
+using test::FakeWorker;
+using test::has;
+using test::small_rules;
+using test::Texts;
+using ToWorker = control::ToWorker;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+struct Pair : FakeCluster {
+  explicit Pair(const RunRules& rules) : FakeCluster(rules) {
+    add("a");
+    add("b");
+  }
+  FakeWorker& a() { return worker("a"); }
+  FakeWorker& b() { return worker("b"); }
+  // The last Form that each got.
+  std::vector<control::Form> last_forms() const {
+    const auto all_forms = forms();
+    return {all_forms.end() - 2, all_forms.end()};
+  }
+};
+
+RunRules saving_rules() {
+  auto rules = small_rules();
+  rules.checkpoint_every = 2;
+  return rules;
+}
+
+// ---- trouble ----
+
+TEST(CoordinatorFaults, TroubleAbortsTheStepAndIsTriedAgainAfterAWhile) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  cluster.b().slow = true;
+  cluster.pump();
+  cluster.b().slow = false;
+  const auto epoch = cluster.store.epoch;
+  cluster.b().say_trouble("the link broke");
+  cluster.pump();
+  EXPECT_EQ(cluster.events("aborted").back(), "step 2: stage 1 (b): the link broke");
+  EXPECT_EQ(cluster.store.epoch, epoch);  // not yet
+  cluster.pass_time(milliseconds(99));
+  EXPECT_EQ(cluster.store.epoch, epoch);
+  cluster.pass_time(milliseconds(1));
+  EXPECT_EQ(cluster.store.epoch, epoch + 1);
+  for (const auto& form : cluster.last_forms()) EXPECT_FALSE(form.restore());
+  cluster.pump();
+  EXPECT_EQ(cluster.store.rows[1].epoch, epoch + 1);
+  EXPECT_EQ(cluster.a().steps_run, 7);  // step 2 twice
+}
+
+TEST(CoordinatorFaults, WaitsLongerAfterEveryFailureAndStopsAfterTooMany) {
+  auto rules = small_rules();
+  rules.max_failures = 3;
+  Pair cluster(rules);
+  cluster.run_to(2);
+  cluster.a().slow = cluster.b().slow = true;
+  for (int failure = 0; failure < 3; ++failure) {
+    cluster.pump();
+    cluster.a().say_trouble("no answer");
+    cluster.pump();
+    EXPECT_FALSE(cluster.finished());
+    const auto epoch = cluster.store.epoch;
+    cluster.pass_time(milliseconds((100 << failure) - 1));
+    EXPECT_EQ(cluster.store.epoch, epoch);
+    cluster.pass_time(milliseconds(1));
+    EXPECT_EQ(cluster.store.epoch, epoch + 1);
+  }
+  cluster.pump();
+  cluster.a().say_trouble("no answer");
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_TRUE(cluster.finished()->failed);
+  EXPECT_EQ(cluster.finished()->reason, "step 3 failed 4 times in a row, last at stage 0 (a): no answer");
+}
+
+TEST(CoordinatorFaults, ACommitForgivesEarlierFailures) {
+  auto rules = small_rules();
+  rules.max_failures = 1;
+  Pair cluster(rules);
+  for (int64_t step = 0; step < 4; ++step) {
+    cluster.run_to(step);
+    cluster.a().say_trouble("no answer");
+    cluster.pump_until([&] { return cluster.status().phase() == "gathering"; });
+    cluster.pass_time(milliseconds(100));
+  }
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed) << cluster.finished()->reason;
+}
+
+TEST(CoordinatorFaults, TroubleOfAnOlderEpochIsOldNews) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  cluster.disconnect(cluster.a());
+  cluster.connect(cluster.a());
+  const auto epoch = cluster.store.epoch;
+  cluster.b().say_trouble("epoch 1 broke");  // it has not seen the new Form
+  ASSERT_EQ(cluster.b().epoch, epoch - 1);
+  cluster.pump();
+  EXPECT_EQ(cluster.store.epoch, epoch);
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(CoordinatorFaults, FatalTroubleStopsAtOnceAndNamesTheStage) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  cluster.b().say_trouble("out of memory", true);
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_TRUE(cluster.finished()->failed);
+  EXPECT_EQ(cluster.finished()->reason, "stage 1 (b): out of memory");
+}
+
+TEST(CoordinatorFaults, AStageThatFailedToRestoreIsToldToRestoreAgain) {
+  Pair cluster(saving_rules());
+  cluster.run_to(3);
+  ASSERT_EQ(cluster.store.manifest_step, 2);
+  cluster.crash(cluster.b());
+  cluster.start_process(cluster.b()).forming_fails = true;
+  cluster.pump();
+  EXPECT_TRUE(has(cluster.events("aborted").back(), "cannot form"));
+  cluster.b().forming_fails = false;
+  cluster.pass_time(milliseconds(100));
+  EXPECT_TRUE(cluster.last_forms()[1].restore());
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed);
+}
+
+TEST(CoordinatorFaults, AFormOvertakenByTheNextEpochIsNotTakenAsDone) {
+  Pair cluster(small_rules());
+  // Both have Form of epoch 1 in their inbox; a is cut off and back before b has looked at it.
+  cluster.disconnect(cluster.a());
+  cluster.connect(cluster.a());
+  EXPECT_EQ(cluster.store.epoch, 2u);
+  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore());
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(CoordinatorFaults, ARestoreOvertakenByTheNextEpochIsAskedForAgain) {
+  Pair cluster(saving_rules());
+  cluster.run_to(3);
+  cluster.crash(cluster.b());
+  cluster.start_process(cluster.b());  // both have their order to restore, and nobody has obeyed yet
+  cluster.disconnect(cluster.b());
+  cluster.connect(cluster.b());
+  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.step() == 2);
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+// ---- streams that break ----
+
+TEST(CoordinatorFaults, AStreamThatComesBackGoesOnWithoutRestore) {
+  Pair cluster(small_rules());
+  cluster.run_to(2);
+  cluster.a().slow = true;
+  cluster.pump();
+  cluster.disconnect(cluster.a());
+  EXPECT_EQ(cluster.status().phase(), "gathering");
+  cluster.a().slow = false;
+  cluster.connect(cluster.a());
+  for (const auto& form : cluster.last_forms()) EXPECT_FALSE(form.restore());
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+  EXPECT_EQ(cluster.a().restores, 1);  // at the beginning
+}
+
+TEST(CoordinatorFaults, InDoubtWithARowIsCommittedBeforeTheNextEpochForms) {
+  Pair cluster(small_rules());
+  cluster.run_to(3);  // the commits of step 2 (from 0) are on their way
+  ASSERT_EQ(cluster.a().holding->ready_step(), 2);
+  cluster.disconnect(cluster.a());
+  cluster.history.clear();
+  cluster.connect(cluster.a());
+  const auto sent = cluster.all<SendTo>();
+  ASSERT_GE(sent.size(), 3u);
+  EXPECT_TRUE(sent[0].message.has_commit());
+  EXPECT_EQ(sent[0].message.commit().step(), 2);
+  EXPECT_TRUE(sent[1].message.has_form());
+  for (const auto& form : cluster.last_forms()) EXPECT_FALSE(form.restore());
+  EXPECT_EQ(cluster.events("in doubt"), Texts{"a: step 3 was committed"});
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+  EXPECT_EQ(cluster.a().steps_run, 6);
+}
+
+TEST(CoordinatorFaults, ASkippedStepInDoubtIsSkippedAgain) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  cluster.b().loss_sum = std::numeric_limits<double>::quiet_NaN();
+  cluster.run_to(2);
+  cluster.disconnect(cluster.a());
+  cluster.history.clear();
+  cluster.connect(cluster.a());
+  EXPECT_FALSE(cluster.all<SendTo>()[0].message.commit().apply());
+}
+
+TEST(CoordinatorFaults, InDoubtWithoutARowIsRunAgainInANewEpoch) {
+  Pair cluster(small_rules());
+  cluster.run_to(2);
+  cluster.b().slow = true;
+  cluster.pump();
+  ASSERT_EQ(cluster.a().holding->ready_step(), 2);
+  cluster.disconnect(cluster.a());
+  cluster.b().slow = false;
+  const auto epoch = cluster.store.epoch;
+  cluster.connect(cluster.a());
+  EXPECT_TRUE(cluster.events("in doubt").empty());
+  for (const auto& form : cluster.last_forms()) EXPECT_FALSE(form.restore());
+  cluster.run_to(3);
+  EXPECT_EQ(cluster.store.rows[2].epoch, epoch + 1);
+  EXPECT_EQ(cluster.a().steps_run, 4);
+}
+
+TEST(CoordinatorFaults, ASecondStreamOfTheSameWorkerClosesTheFirst) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  const auto old = *cluster.a().session;
+  cluster.connect(cluster.a());
+  const auto closed = cluster.all<CloseSession>();
+  ASSERT_EQ(closed.size(), 1u);
+  EXPECT_EQ(closed[0].session, old);
+  cluster.apply(cluster.core().session_ended(old, cluster.now));  // the news of it changes nothing
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+// ---- processes that die ----
+
+TEST(CoordinatorFaults, ANewProcessTakesEverybodyBackToTheCheckpoint) {
+  Pair cluster(saving_rules());
+  cluster.add("spare");
+  cluster.run_to(3);
+  ASSERT_EQ(cluster.store.manifest_step, 2);
+  cluster.crash(cluster.b());
+  cluster.start_process(cluster.b());
+  EXPECT_EQ(cluster.events("replaced").size(), 1u);
+  EXPECT_EQ(cluster.store.roster, (Texts{"a", "b"}));  // its place is its own, though the spare has waited longer
+  const auto persisted = cluster.all<PersistEpoch>().back();
+  EXPECT_EQ(persisted.drop_from, 2);
+  EXPECT_EQ(persisted.generation, persisted.epoch);
+  EXPECT_EQ(cluster.store.rows.size(), 2u);
+  for (size_t stage = 0; stage < 2; ++stage) {
+    const auto form = cluster.last_forms()[stage];
+    EXPECT_TRUE(form.restore());
+    EXPECT_EQ(form.step(), 2);
+    EXPECT_EQ(form.file().sha256(), cluster.store.manifest_files[stage].sha256);
+  }
+  EXPECT_EQ(cluster.events("rollback"),
+            Texts{"1 of 2 stages lost their state: all return from step 3 to the checkpoint of step 2"});
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+  EXPECT_EQ(cluster.store.rows.size(), 6u);
+}
+
+TEST(CoordinatorFaults, WithoutACheckpointEverybodyBeginsAnew) {
+  Pair cluster(small_rules());
+  cluster.run_to(3);
+  cluster.crash(cluster.a());
+  cluster.start_process(cluster.a());
+  EXPECT_EQ(cluster.all<PersistEpoch>().back().drop_from, 0);
+  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && !form.has_file() && form.step() == 0);
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(CoordinatorFaults, OnlyTheNewProcessRestoresWhenTheCheckpointIsOfTheCommittedStep) {
+  Pair cluster(saving_rules());
+  cluster.run_to(2);
+  cluster.a().slow = cluster.b().slow = true;
+  cluster.pump();
+  ASSERT_EQ(cluster.store.manifest_step, 2);
+  const auto generation = cluster.store.generation;
+  cluster.crash(cluster.b());
+  cluster.start_process(cluster.b());
+  EXPECT_EQ(cluster.all<PersistEpoch>().back().drop_from, -1);
+  EXPECT_EQ(cluster.store.generation, generation);
+  EXPECT_FALSE(cluster.last_forms()[0].restore());
+  EXPECT_TRUE(cluster.last_forms()[1].restore());
+  EXPECT_EQ(cluster.last_forms()[1].file().step(), 2);
+  EXPECT_TRUE(cluster.events("rollback").empty());
+}
+
+TEST(CoordinatorFaults, SkippedStepsInARowAreCountedAcrossARollbackAndARestart) {
+  auto rules = saving_rules();
+  rules.max_skipped = 4;
+  for (const bool restarts : {false, true}) {
+    Pair cluster(rules);
+    cluster.b().loss_sum = std::numeric_limits<double>::quiet_NaN();
+    cluster.run_to(3);
+    cluster.crash(cluster.a());
+    cluster.start_process(cluster.a());
+    EXPECT_EQ(cluster.core().committed(), 2);
+    cluster.run_to(3);
+    EXPECT_FALSE(cluster.finished());  // step 3 counts once
+    if (restarts) {
+      cluster.restart_coordinator();
+      cluster.connect(cluster.a());
+      cluster.connect(cluster.b());
+    }
+    cluster.pump();
+    ASSERT_TRUE(cluster.finished());
+    EXPECT_EQ(cluster.core().committed(), 4);
+    EXPECT_TRUE(has(cluster.finished()->reason, "4 steps in a row"));
+  }
+}
+
+TEST(CoordinatorFaults, AnExpiredLeaseGivesTheStageToASpare) {
+  Pair cluster(saving_rules());
+  cluster.add("spare");
+  cluster.run_to(3);
+  cluster.crash(cluster.b());
+  cluster.pass_time(seconds(10));
+  EXPECT_EQ(cluster.status().phase(), "gathering");  // it may still come back
+  cluster.pass_time(milliseconds(1));
+  EXPECT_EQ(cluster.events("assigned").back(), "spare takes stage 1: the first that nobody has");
+  EXPECT_TRUE(has(cluster.events("aborted").back(), "stage 1 (b) was not heard of for 10 s"));
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+  EXPECT_EQ(cluster.store.roster, (Texts{"a", "spare"}));
+}
+
+TEST(CoordinatorFaults, AConnectedWorkerThatIsSilentLosesItsStageToo) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  const auto session = *cluster.b().session;
+  cluster.pass_time(seconds(6), false);
+  control::FromWorker beat;
+  beat.mutable_heartbeat();
+  cluster.say(cluster.a(), beat);
+  cluster.pass_time(seconds(5), false);
+  ASSERT_EQ(cluster.all<CloseSession>().size(), 1u);
+  EXPECT_EQ(cluster.all<CloseSession>()[0].session, session);
+  EXPECT_EQ(cluster.status().members_size(), 1);
+}
+
+TEST(CoordinatorFaults, ASlowStepWithHeartbeatsIsNotADeath) {
+  Pair cluster(small_rules());
+  cluster.run_to(1);
+  cluster.b().slow = true;
+  cluster.pump();
+  const auto epoch = cluster.store.epoch;
+  for (int i = 0; i < 100; ++i) cluster.pass_time(seconds(9));
+  cluster.b().slow = false;
+  cluster.b().finish_step();
+  cluster.pump();
+  EXPECT_EQ(cluster.store.epoch, epoch);
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(CoordinatorFaults, ASpareMayComeAndGo) {
+  Pair cluster(small_rules());
+  auto& spare = cluster.add("spare");
+  cluster.run_to(2);
+  const auto epoch = cluster.store.epoch;
+  cluster.disconnect(spare);
+  cluster.pump();
+  EXPECT_EQ(cluster.store.epoch, epoch);
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+// ---- the coordinator's own restart ----
+
+TEST(CoordinatorFaults, ARestartedCoordinatorWaitsForTheOldHoldersAndGoesOn) {
+  Pair cluster(small_rules());
+  cluster.run_to(3);
+  cluster.pump_until([&] { return cluster.b().history.size() == 3 && cluster.a().history.size() == 3; });
+  cluster.restart_coordinator();
+  cluster.add("spare");
+  cluster.connect(cluster.b());
+  EXPECT_EQ(cluster.status().phase(), "gathering");
+  cluster.pass_time(seconds(5));
+  EXPECT_EQ(cluster.status().phase(), "gathering");
+  cluster.connect(cluster.a());
+  ASSERT_EQ(cluster.status().phase(), "forming");
+  for (const auto& form : cluster.last_forms()) EXPECT_FALSE(form.restore());
+  EXPECT_EQ(cluster.store.roster, (Texts{"a", "b"}));
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+  EXPECT_EQ(cluster.a().restores + cluster.b().restores, 2);
+}
+
+TEST(CoordinatorFaults, ARestartBetweenTheRowAndTheCommitLosesNothing) {
+  Pair cluster(small_rules());
+  cluster.run_to(2);
+  cluster.a().slow = cluster.b().slow = true;
+  cluster.pump();
+  cluster.a().slow = cluster.b().slow = false;
+  cluster.a().finish_step();
+  cluster.deliver_from(cluster.a());
+  cluster.b().finish_step();
+  const auto report = cluster.b().outbox.front();
+  // The row is written; the process dies before anybody hears of it.
+  cluster.apply(cluster.core().message(*cluster.b().session, report, cluster.now), 1);
+  ASSERT_EQ(cluster.store.rows.size(), 3u);
+  cluster.restart_coordinator();
+  cluster.connect(cluster.a());
+  cluster.connect(cluster.b());
+  EXPECT_EQ(cluster.events("in doubt").size(), 2u);
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+  EXPECT_EQ(cluster.a().steps_run, 6);
+}
+
+TEST(CoordinatorFaults, ARestartInsideARollbackFinishesIt) {
+  Pair cluster(saving_rules());
+  cluster.run_to(3);
+  cluster.crash(cluster.b());
+  auto& b = cluster.b();
+  b.incarnation = "new";
+  b.alive = true;
+  const auto effects = cluster.core().message(99, FakeCluster::hello_of(b), cluster.now);
+  size_t until = 0;
+  while (!std::holds_alternative<PersistEpoch>(effects[until])) ++until;
+  cluster.apply(effects, until + 1);  // dropped, and nobody told
+  cluster.restart_coordinator();
+  cluster.connect(cluster.a());
+  cluster.connect(b);
+  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.step() == 2 && form.has_file());
+  cluster.pump();
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+// ---- evaluations and checkpoints through faults ----
+
+TEST(CoordinatorFaults, AnEvaluationIsRunAgainWholeAfterAnAbortAndNotAfterItWasKept) {
+  auto rules = small_rules();
+  rules.eval_every = 2;
+  rules.eval_windows = 1;
+  Pair cluster(rules);
+  ASSERT_TRUE(cluster.pump_until([&] { return cluster.status().phase() == "evaluating"; }));
+  cluster.disconnect(cluster.a(), 1);
+  cluster.connect(cluster.a());
+  ASSERT_TRUE(cluster.pump_until([&] { return cluster.store.evaluations.contains(2); }));
+  EXPECT_EQ(cluster.sent(&ToWorker::has_evaluate), 4u);
+  cluster.restart_coordinator();
+  cluster.connect(cluster.a());
+  cluster.connect(cluster.b());
+  cluster.run_to(3);
+  EXPECT_EQ(cluster.sent(&ToWorker::has_evaluate), 4u);
+}
+
+TEST(CoordinatorFaults, EvaluationsAfterTheCheckpointAreForgottenInARollback) {
+  auto rules = saving_rules();
+  rules.eval_every = 2;
+  rules.eval_windows = 1;
+  Pair cluster(rules);
+  ASSERT_TRUE(cluster.pump_until([&] { return cluster.store.manifest_step == 2; }));
+  cluster.hold_uploads = true;
+  cluster.run_to(5);
+  EXPECT_TRUE(cluster.store.evaluations.contains(4));
+  cluster.crash(cluster.a());
+  cluster.start_process(cluster.a());
+  EXPECT_EQ(cluster.store.evaluations.size(), 1u);
+  cluster.hold_uploads = false;
+  cluster.pump();
+  EXPECT_EQ(cluster.store.evaluations.size(), 3u);
+}
+
+TEST(CoordinatorFaults, LateFilesOfBeforeARollbackAreIgnored) {
+  Pair cluster(saving_rules());
+  cluster.hold_uploads = true;
+  cluster.run_to(3);
+  ASSERT_EQ(cluster.uploads.size(), 2u);
+  const auto late = cluster.uploads;
+  cluster.uploads.clear();
+  cluster.crash(cluster.a());
+  cluster.start_process(cluster.a());
+  cluster.run_to(3);
+  for (const auto& file : late) cluster.apply(cluster.core().file_arrived(file, cluster.now));
+  EXPECT_TRUE(cluster.all<WriteManifest>().empty());
+  cluster.hold_uploads = false;
+  cluster.pump();
+  EXPECT_EQ(cluster.store.manifest_step, 6);
+}
+
+TEST(CoordinatorFaults, ASaveThatGotLostWithItsStreamIsAskedForAgain) {
+  Pair cluster(saving_rules());
+  cluster.run_to(2);  // Commit, Save and RunStep lie in the inboxes
+  cluster.disconnect(cluster.a());
+  cluster.connect(cluster.a());
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_EQ(cluster.all<WriteManifest>().front().step, 2);
+  EXPECT_EQ(cluster.store.manifest_step, 6);
+}
+
+}  // namespace
+}  // namespace thinpipe

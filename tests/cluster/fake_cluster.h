@@ -1,0 +1,474 @@
+// A coordinator's core with made-up workers around it: effects are carried out on a store in memory, messages wait in
+// queues until a test lets them through, time stands still until it is moved. What must hold at any moment, whatever
+// the test does, is checked here as messages pass.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "cluster/coordinator_core.h"
+
+namespace thinpipe::test {
+
+using Texts = std::vector<std::string>;
+
+inline testing::AssertionResult has(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "'" << part << "' is not in '" << text << "'";
+}
+
+// A stage's state, as far as it matters here: in which epoch each of its steps was committed.
+using StageHistory = std::vector<uint64_t>;
+
+// What the effects have left on the disk.
+struct FakeStore {
+  uint64_t epoch = 0, generation = 0;
+  std::vector<CommitRow> rows;
+  std::map<int64_t, double> evaluations;
+  std::optional<double> final_loss;
+  int64_t manifest_step = -1;
+  std::vector<ArrivedFile> manifest_files;
+  bool paused = false;
+  std::vector<std::string> roster;
+
+  StoredRun read() const {
+    StoredRun stored;
+    stored.epoch = epoch;
+    stored.generation = generation;
+    stored.committed = static_cast<int64_t>(rows.size());
+    if (!rows.empty()) stored.last_commit = rows.back();
+    for (const auto& row : rows) {
+      if (!row.apply) stored.skipped.insert(row.step);
+    }
+    for (const auto& [step, loss] : evaluations) stored.evaluations.insert(step);
+    stored.final_loss = final_loss;
+    stored.manifest_step = manifest_step;
+    stored.manifest_files = manifest_files;
+    stored.paused = paused;
+    stored.roster = roster;
+    return stored;
+  }
+};
+
+// Answers as worker.cc does. Messages for it wait in `inbox`, its own in `outbox`.
+struct FakeWorker {
+  std::string peer, incarnation;
+  std::optional<SessionId> session;
+  std::deque<control::ToWorker> inbox;
+  std::deque<control::FromWorker> outbox;
+  bool alive = true;
+  bool stopped = false;
+  // What it answers.
+  double squared_norm = 1, loss_sum = 2, evaluation_sum = 6;
+  std::string basis_hash;
+  bool slow = false;           // computes until slow is taken back and the test says finish_step()
+  bool forming_fails = false;  // cannot fetch its file, or cannot reach its neighbour
+  // What it holds.
+  uint64_t epoch = 0, latest_epoch = 0;
+  std::optional<control::Holding> holding;
+  StageHistory history;
+  std::optional<control::RunStep> computing;
+  int steps_run = 0, restores = 0;
+
+  void say_trouble(const std::string& reason, bool fatal = false) {
+    control::FromWorker message;
+    message.mutable_trouble()->set_epoch(epoch);
+    message.mutable_trouble()->set_reason(reason);
+    message.mutable_trouble()->set_fatal(fatal);
+    outbox.push_back(message);
+  }
+  void finish_step() {
+    if (!computing) return;
+    holding->set_ready_step(computing->step());
+    holding->set_ready_epoch(computing->epoch());
+    outbox.push_back(ready(computing->epoch(), computing->step()));
+    computing.reset();
+  }
+  control::FromWorker ready(uint64_t of_epoch, int64_t step) const {
+    control::FromWorker message;
+    message.mutable_ready()->set_epoch(of_epoch);
+    message.mutable_ready()->set_step(step);
+    message.mutable_ready()->set_squared_norm(squared_norm);
+    message.mutable_ready()->set_loss_sum(loss_sum);
+    message.mutable_ready()->set_basis_hash(basis_hash);
+    return message;
+  }
+};
+
+inline RunRules small_rules() {
+  RunRules rules;
+  rules.run = "a run";
+  rules.stages = 2;
+  rules.steps = 6;
+  rules.tokens_per_step = 4;
+  rules.tokens_per_window = 3;
+  rules.final_windows = 2;
+  rules.lease = std::chrono::seconds(10);
+  rules.metrics_line = [](const CommitRow& row, const auto&) { return fmt::format("{{\"step\":{}}}", row.step); };
+  rules.timing_line = rules.metrics_line;
+  return rules;
+}
+
+class FakeCluster {
+ public:
+  explicit FakeCluster(RunRules rules, FakeStore stored = {}) : store(std::move(stored)), rules_(std::move(rules)) {
+    core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
+  }
+
+  CoordinatorCore& core() { return *core_; }
+  FakeWorker& worker(size_t i) { return *workers_[i]; }
+  FakeWorker& worker(const std::string& peer) {
+    for (auto& one : workers_) {
+      if (one->peer == peer) return *one;
+    }
+    TP_CHECK(false, "no worker {}", peer);
+  }
+  size_t worker_count() const { return workers_.size(); }
+  // ---- what happens ----
+
+  FakeWorker& add(const std::string& peer) {
+    workers_.push_back(std::make_unique<FakeWorker>());
+    workers_.back()->peer = peer;
+    return start_process(*workers_.back());
+  }
+  FakeWorker& start_process(FakeWorker& worker) {
+    auto fresh = FakeWorker{};
+    fresh.peer = worker.peer;
+    fresh.incarnation = fmt::format("process {}", ++processes_);
+    worker = std::move(fresh);
+    connect(worker);
+    return worker;
+  }
+  void connect(FakeWorker& worker) {
+    worker.session = ++sessions_;
+    by_session_[*worker.session] = &worker;
+    apply(core_->message(*worker.session, hello_of(worker), now));
+  }
+  static control::FromWorker hello_of(const FakeWorker& worker) {
+    control::FromWorker message;
+    auto& hello = *message.mutable_hello();
+    hello.set_protocol(kControlProtocol);
+    hello.set_peer(worker.peer);
+    hello.set_incarnation(worker.incarnation);
+    hello.set_data_address(worker.peer + ":1");
+    if (worker.holding) *hello.mutable_holding() = *worker.holding;
+    return message;
+  }
+  // The stream breaks: what it carried is lost, but for the first `kept` messages to the worker.
+  void disconnect(FakeWorker& worker, size_t kept = 0) {
+    cut_off(worker, kept);
+    apply(core_->session_ended(sessions_of_.at(&worker), now));
+  }
+  void crash(FakeWorker& worker) {
+    worker.alive = false;
+    if (worker.holding) {
+      std::erase_if(uploads, [&](const auto& file) { return file.stage == worker.holding->stage(); });
+    }
+    worker.holding.reset();
+    worker.computing.reset();
+    if (worker.session) disconnect(worker);
+  }
+  // A new core from what the old one wrote. All streams break; uploads under way are lost.
+  void restart_coordinator() {
+    for (auto& worker : workers_) cut_off(*worker, worker->inbox.size());
+    uploads.clear();
+    core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
+  }
+  void pass_time(Duration by, bool heartbeats = true) {
+    now += by;
+    control::FromWorker beat;
+    beat.mutable_heartbeat();
+    for (auto& worker : workers_) {
+      if (heartbeats && worker->session) apply(core_->message(*worker->session, beat, now));
+    }
+    apply(core_->tick(now));
+  }
+  void tell(control::ControlRequest::What what) { apply(core_->control(what, now)); }
+  void say(const FakeWorker& worker, const control::FromWorker& message) {
+    apply(core_->message(*worker.session, message, now));
+  }
+
+  // ---- letting messages through ----
+
+  bool deliver_from(FakeWorker& worker) {
+    if (worker.outbox.empty()) return false;
+    const auto message = worker.outbox.front();
+    worker.outbox.pop_front();
+    if (worker.session) apply(core_->message(*worker.session, message, now));
+    return true;
+  }
+  bool deliver_to(FakeWorker& worker) {
+    if (worker.inbox.empty() || !worker.alive) return false;
+    const auto message = worker.inbox.front();
+    worker.inbox.pop_front();
+    obey(worker, message);
+    return true;
+  }
+  bool deliver_upload() {
+    if (uploads.empty()) return false;
+    const auto file = uploads.front();
+    uploads.pop_front();
+    apply(core_->file_arrived(file, now));
+    return true;
+  }
+  // Until the condition holds (true) or nothing moves any more (false).
+  template <class Condition>
+  bool pump_until(Condition condition) {
+    while (!condition()) {
+      bool moved = false;
+      for (auto& worker : workers_) moved = moved || deliver_from(*worker);
+      if (!moved && !hold_uploads) moved = deliver_upload();
+      for (size_t i = 0; i < workers_.size() && !moved; ++i) moved = deliver_to(*workers_[i]);
+      if (!moved) return false;
+    }
+    return true;
+  }
+  void pump() {
+    pump_until([] { return false; });
+  }
+  void run_to(int64_t committed) {
+    ASSERT_TRUE(pump_until([&] { return core_->committed() >= committed; })) << last_event();
+  }
+
+  // ---- what was seen ----
+
+  // Carries the effects out; only the first `most` of them when the coordinator is to be killed on its way.
+  void apply(Effects effects, size_t most = SIZE_MAX) {
+    for (size_t i = 0; i < effects.size() && i < most; ++i) {
+      history.push_back(effects[i]);
+      std::visit([&](const auto& effect) { carry_out(effect); }, effects[i]);
+    }
+  }
+  template <class T>
+  std::vector<T> all() const {
+    std::vector<T> found;
+    for (const auto& effect : history) {
+      if (const auto* one = std::get_if<T>(&effect)) found.push_back(*one);
+    }
+    return found;
+  }
+  Texts events(const std::string& kind) const {
+    Texts found;
+    for (const auto& event : all<LogEvent>()) {
+      if (event.kind == kind) found.push_back(event.text);
+    }
+    return found;
+  }
+  std::string last_event() const {
+    const auto found = all<LogEvent>();
+    return found.empty() ? "" : found.back().kind + ": " + found.back().text;
+  }
+  size_t sent(bool (control::ToWorker::*has)() const) const {
+    size_t count = 0;
+    for (const auto& effect : all<SendTo>()) count += (effect.message.*has)() ? 1 : 0;
+    return count;
+  }
+  std::vector<control::Form> forms() const {
+    std::vector<control::Form> found;
+    for (const auto& effect : all<SendTo>()) {
+      if (effect.message.has_form()) found.push_back(effect.message.form());
+    }
+    return found;
+  }
+  std::optional<Finish> finished() const {
+    const auto found = all<Finish>();
+    return found.empty() ? std::nullopt : std::optional(found.back());
+  }
+  control::RunStatus status() const {
+    control::RunStatus status;
+    core_->describe(status, now);
+    return status;
+  }
+
+  TimePoint now{};
+  FakeStore store;
+  std::deque<ArrivedFile> uploads;
+  bool hold_uploads = false;
+  bool manifest_fails = false;
+  std::vector<Effect> history;
+
+ private:
+  void cut_off(FakeWorker& worker, size_t kept) {
+    if (worker.session) {
+      sessions_of_[&worker] = *worker.session;
+      by_session_.erase(*worker.session);
+    }
+    worker.session.reset();
+    worker.inbox.resize(std::min(kept, worker.inbox.size()));
+    worker.outbox.clear();
+  }
+
+  void carry_out(const SendTo& send) {
+    if (send.message.has_commit()) {
+      const auto& commit = send.message.commit();
+      const auto step = static_cast<size_t>(commit.step());
+      ASSERT_LT(step, store.rows.size()) << "commit of a step without a row";
+      EXPECT_EQ(store.rows[step].epoch, commit.epoch());
+      EXPECT_EQ(store.rows[step].apply, commit.apply());
+      EXPECT_EQ(store.rows[step].grad_factor, commit.grad_factor());
+    }
+    const auto found = by_session_.find(send.session);
+    if (found == by_session_.end()) return;
+    auto& worker = *found->second;
+    if (send.message.has_form()) worker.latest_epoch = send.message.form().epoch();
+    worker.inbox.push_back(send.message);
+  }
+  void carry_out(const CloseSession& close) {
+    const auto found = by_session_.find(close.session);
+    if (found == by_session_.end()) return;
+    auto& worker = *found->second;
+    if (worker.session == close.session) return cut_off(worker, worker.inbox.size());
+    by_session_.erase(found);  // it has another one already
+  }
+  void carry_out(const PersistEpoch& epoch) {
+    EXPECT_GT(epoch.epoch, store.epoch);
+    EXPECT_EQ(epoch.roster.size(), static_cast<size_t>(rules_.stages));
+    store.epoch = epoch.epoch;
+    store.generation = epoch.generation;
+    store.roster = epoch.roster;
+    if (epoch.drop_from < 0) return;
+    store.rows.resize(std::min(store.rows.size(), static_cast<size_t>(epoch.drop_from)));
+    store.evaluations.erase(store.evaluations.upper_bound(epoch.drop_from), store.evaluations.end());
+    store.final_loss.reset();
+  }
+  void carry_out(const PersistCommit& commit) {
+    EXPECT_EQ(commit.row.step, static_cast<int64_t>(store.rows.size())) << "rows must be without gaps";
+    store.rows.push_back(commit.row);
+  }
+  void carry_out(const PersistEvaluation& evaluation) {
+    EXPECT_EQ(evaluation.step, static_cast<int64_t>(store.rows.size()));
+    EXPECT_FALSE(store.evaluations.contains(evaluation.step)) << "evaluated twice";
+    store.evaluations[evaluation.step] = evaluation.loss;
+    if (evaluation.is_final) store.final_loss = evaluation.loss;
+  }
+  void carry_out(const PersistPaused& paused) { store.paused = paused.paused; }
+  void carry_out(const WriteManifest& manifest) {
+    ASSERT_EQ(manifest.files.size(), static_cast<size_t>(rules_.stages));
+    for (size_t stage = 0; stage < manifest.files.size(); ++stage) {
+      const auto& file = manifest.files[stage];
+      EXPECT_EQ(file.stage, static_cast<int64_t>(stage));
+      EXPECT_EQ(file.step, manifest.step);
+      EXPECT_EQ(files_.at(file.sha256), committed_history(manifest.step)) << "a file of another history";
+    }
+    if (manifest_fails) return apply(core_->manifest_failed("the disk is full", now));
+    store.manifest_step = manifest.step;
+    store.manifest_files = manifest.files;
+    apply(core_->manifest_written(manifest.step, manifest.files, now));
+  }
+  void carry_out(const LogEvent&) {}
+  void carry_out(const Finish&) {}
+
+  StageHistory committed_history(int64_t steps) const {
+    StageHistory epochs;
+    for (size_t i = 0; i < std::min(static_cast<size_t>(steps), store.rows.size()); ++i)
+      epochs.push_back(store.rows[i].epoch);
+    return epochs;
+  }
+
+  // ---- a worker's side ----
+
+  void obey(FakeWorker& worker, const control::ToWorker& message) {
+    if (message.has_form() && message.form().epoch() >= worker.latest_epoch) form(worker, message.form());
+    if (message.has_run_step() && message.run_step().epoch() == worker.latest_epoch) {
+      run_step(worker, message.run_step());
+    }
+    if (message.has_commit()) commit(worker, message.commit());
+    if (message.has_evaluate() && message.evaluate().epoch() == worker.latest_epoch) {
+      ASSERT_TRUE(worker.holding) << worker.peer << " is to evaluate without a state";
+      EXPECT_EQ(worker.history, committed_history(message.evaluate().step()));
+      EXPECT_EQ(worker.history.size(), static_cast<size_t>(message.evaluate().step()));
+      control::FromWorker answer;
+      answer.mutable_evaluated()->set_epoch(worker.epoch);
+      answer.mutable_evaluated()->set_step(message.evaluate().step());
+      answer.mutable_evaluated()->set_loss_sum(worker.evaluation_sum);
+      worker.outbox.push_back(answer);
+    }
+    if (message.has_save()) save(worker, message.save());
+    if (message.has_stop()) worker.stopped = true;
+  }
+
+  void form(FakeWorker& worker, const control::Form& form) {
+    worker.epoch = form.epoch();
+    worker.computing.reset();
+    if (form.restore()) worker.holding.reset();
+    if (worker.forming_fails) return worker.say_trouble("cannot form");
+    if (form.restore()) {
+      ++worker.restores;
+      EXPECT_EQ(form.has_file(), form.step() > 0);
+      if (form.has_file()) {
+        EXPECT_EQ(form.file().step(), form.step());
+        EXPECT_EQ(form.file().name(), fmt::format("stage-{}", form.stage()));
+      }
+      worker.history = form.has_file() ? files_.at(form.file().sha256()) : StageHistory();
+    } else {
+      ASSERT_TRUE(worker.holding) << worker.peer << " is to keep a state it does not have";
+      EXPECT_EQ(worker.holding->stage(), form.stage());
+      EXPECT_EQ(worker.holding->generation(), form.generation());
+    }
+    EXPECT_EQ(worker.history.size(), static_cast<size_t>(form.step()));
+    control::Holding holding;
+    holding.set_run(rules_.run);
+    holding.set_stage(form.stage());
+    holding.set_generation(form.generation());
+    holding.set_applied(static_cast<int64_t>(worker.history.size()));
+    holding.set_ready_step(-1);
+    worker.holding = holding;
+    control::FromWorker answer;
+    answer.mutable_formed()->set_epoch(worker.epoch);
+    worker.outbox.push_back(answer);
+  }
+
+  void run_step(FakeWorker& worker, const control::RunStep& step) {
+    ASSERT_TRUE(worker.holding) << worker.peer << " is to run a step without a state";
+    EXPECT_EQ(worker.history.size(), static_cast<size_t>(step.step()));
+    EXPECT_EQ(worker.history, committed_history(step.step()));
+    ++worker.steps_run;
+    worker.computing = step;
+    if (!worker.slow) worker.finish_step();
+  }
+
+  static void commit(FakeWorker& worker, const control::Commit& commit) {
+    if (!worker.holding || worker.holding->ready_step() != commit.step() ||
+        worker.holding->ready_epoch() != commit.epoch()) {
+      return;
+    }
+    EXPECT_EQ(worker.history.size(), static_cast<size_t>(commit.step()));
+    worker.history.push_back(commit.epoch());
+    worker.holding->set_applied(static_cast<int64_t>(worker.history.size()));
+    worker.holding->set_ready_step(-1);
+  }
+
+  void save(FakeWorker& worker, const control::Save& save) {
+    if (!worker.holding || static_cast<int64_t>(worker.history.size()) != save.step()) return;
+    const auto name = fmt::format("stage-{}", worker.holding->stage());
+    const auto hash = fmt::format("hash {}", files_.size());
+    files_[hash] = worker.history;
+    uploads.push_back({.step = save.step(),
+                       .generation = save.generation(),
+                       .stage = worker.holding->stage(),
+                       .name = name,
+                       .bytes = 1,
+                       .sha256 = hash,
+                       .basis_version = 0,
+                       .basis_hash = ""});
+  }
+
+  RunRules rules_;
+  std::unique_ptr<CoordinatorCore> core_;
+  std::vector<std::unique_ptr<FakeWorker>> workers_;
+  std::map<SessionId, FakeWorker*> by_session_;
+  std::map<FakeWorker*, SessionId> sessions_of_;  // the last one of each
+  std::map<std::string, StageHistory> files_;     // by hash
+  SessionId sessions_ = 0;
+  int processes_ = 0;
+};
+
+}  // namespace thinpipe::test

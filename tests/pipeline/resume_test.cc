@@ -1,0 +1,265 @@
+// A run that was stopped, saved and read back into a new pipeline is the run that was never stopped: every loss and
+// every final parameter, bit for bit. A file that does not fit is refused by name and changes nothing.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "pipeline/stage_worker.h"
+#include "pipeline/tensor_file.h"
+#include "tiny_run.h"
+
+namespace thinpipe {
+namespace {
+
+using test::kTinyVocab;
+using test::ScratchFolder;
+using test::tiny_config;
+using test::TinyCorpus;
+
+enum class Kind { kDense, kSubspace, kAnchors };
+
+RunConfig config_of(Kind kind, ScheduleKind schedule, OptimizerKind optimizer, Precision precision) {
+  auto config = tiny_config(kind == Kind::kDense ? ModelMode::kDense : ModelMode::kSubspace);
+  config.pipeline.stages = 3;
+  config.pipeline.cuts = {1, 1, 2};
+  config.pipeline.schedule = schedule;
+  config.optim.kind = optimizer;
+  config.train.precision = precision;
+  if (precision == Precision::kFloat32) config.boundary.pack = Pack::kInt4;  // stochastic rounding counts on too
+  if (kind == Kind::kAnchors) {
+    config.model.subspace.anchors = Anchors::kStage;
+    config.model.subspace.norm = NormForm::kSplit;
+    config.model.subspace.anchor_groups = {1, 1, 2};
+  }
+  validate(config);
+  return config;
+}
+
+// A pipeline with its tokens.
+class TinyRun {
+ public:
+  TinyRun(const RunConfig& config, const TinyCorpus& corpus)
+      : config_(config), batches_(corpus.prepared(), config.train), pipeline_(config, kTinyVocab, batches_) {}
+
+  std::vector<double> steps(int64_t from, int64_t to) {
+    std::vector<double> losses;
+    for (int64_t step = from; step < to; ++step) losses.push_back(pipeline_.step(step).loss);
+    settled_ = false;
+    return losses;
+  }
+  // The stages' threads may still be committing when step() returns; a pass that changes nothing waits for them.
+  void settle() {
+    if (!settled_) pipeline_.validate(1);
+    settled_ = true;
+  }
+  StageWorker& worker(size_t stage) { return pipeline_.worker(stage); }
+  size_t stages() const { return static_cast<size_t>(config_.pipeline.stages); }
+
+  void save(const ScratchFolder& folder, const std::string& prefix) {
+    settle();
+    for (size_t i = 0; i < stages(); ++i) {
+      save_tensors(folder / (prefix + std::to_string(i)), worker(i).state(), worker(i).state_metadata()).take();
+    }
+  }
+  void restore(const ScratchFolder& folder, const std::string& prefix, int64_t step) {
+    for (size_t i = 0; i < stages(); ++i) {
+      worker(i).restore(SafetensorsFile::open(folder / (prefix + std::to_string(i))).take(), step).take();
+    }
+  }
+  // A copy of everything all stages hold.
+  NamedTensors state() {
+    settle();
+    NamedTensors all;
+    for (size_t i = 0; i < stages(); ++i) {
+      for (const auto& [name, tensor] : worker(i).state())
+        all.emplace_back(std::to_string(i) + "/" + name, tensor.clone());
+    }
+    return all;
+  }
+
+ private:
+  RunConfig config_;
+  BatchSource batches_;
+  InProcessPipeline pipeline_;
+  bool settled_ = true;
+};
+
+void expect_same(const NamedTensors& found, const NamedTensors& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].first, expected[i].first);
+    EXPECT_TRUE(at::equal(found[i].second, expected[i].second)) << found[i].first;
+  }
+}
+
+class Resume : public testing::TestWithParam<std::tuple<Kind, ScheduleKind, OptimizerKind, Precision>> {};
+
+TEST_P(Resume, GoesOnBitForBitFromBeforeAtAndAfterAChangeOver) {
+  const TinyCorpus corpus;
+  const ScratchFolder folder;
+  const auto [kind, schedule, optimizer, precision] = GetParam();
+  const auto config = config_of(kind, schedule, optimizer, precision);
+  const std::vector<int64_t> stops = {6, 7, 8};  // the basis moves with the commit of step 6 (from 0)
+  std::vector<double> losses;
+  NamedTensors last;
+  {
+    TinyRun whole(config, corpus);
+    int64_t done = 0;
+    for (const int64_t stop : stops) {
+      for (const double loss : whole.steps(done, stop)) losses.push_back(loss);
+      whole.save(folder, "at-" + std::to_string(stop) + "-");
+      done = stop;
+    }
+    for (const double loss : whole.steps(done, 20)) losses.push_back(loss);
+    last = whole.state();
+  }
+  for (const int64_t stop : stops) {
+    SCOPED_TRACE(stop);
+    TinyRun second(config, corpus);
+    second.restore(folder, "at-" + std::to_string(stop) + "-", stop);
+    EXPECT_EQ(second.steps(stop, 20), std::vector<double>(losses.begin() + stop, losses.end()));
+    expect_same(second.state(), last);
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<Resume::ParamType>& info) {
+  static const char* const kKinds[] = {"dense", "subspace", "anchors"};
+  const auto [kind, schedule, optimizer, precision] = info.param;
+  return std::string(kKinds[static_cast<int>(kind)]) + (schedule == ScheduleKind::kGpipe ? "_gpipe_" : "_1f1b_") +
+         std::string(to_string(optimizer)) + (precision == Precision::kFloat32 ? "_f32" : "_f64");
+}
+
+const auto kSchedules = testing::Values(ScheduleKind::kGpipe, ScheduleKind::k1f1b);
+const auto kPrecisions = testing::Values(Precision::kFloat32, Precision::kFloat64);
+
+INSTANTIATE_TEST_SUITE_P(Subspace, Resume,
+                         testing::Combine(testing::Values(Kind::kSubspace, Kind::kAnchors), kSchedules,
+                                          testing::Values(OptimizerKind::kAdamw, OptimizerKind::kRowAdamw,
+                                                          OptimizerKind::kMuon),
+                                          kPrecisions),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Dense, Resume,  // which has no rows for row_adamw
+                         testing::Combine(testing::Values(Kind::kDense), kSchedules,
+                                          testing::Values(OptimizerKind::kAdamw, OptimizerKind::kMuon), kPrecisions),
+                         name_of);
+
+TEST(Restore, ReplacesWhateverTheStageHadBefore) {
+  const TinyCorpus corpus;
+  const ScratchFolder folder;
+  const auto config = config_of(Kind::kSubspace, ScheduleKind::k1f1b, OptimizerKind::kMuon, Precision::kFloat32);
+  TinyRun run(config, corpus);
+  run.steps(0, 11);
+  run.save(folder, "eleven-");
+  auto elsewhere = config;
+  elsewhere.optim.lr *= 3;
+  for (const auto& [settings, steps] : {std::pair{config, 0}, {elsewhere, 8}, {elsewhere, 11}}) {
+    TinyRun dirty(config, corpus);
+    if (steps > 0) {
+      TinyRun source(settings, corpus);  // its own way to another basis, other moments, another C
+      source.steps(0, steps);
+      source.save(folder, "elsewhere-");
+      dirty.restore(folder, "elsewhere-", steps);
+    }
+    dirty.restore(folder, "eleven-", 11);
+    expect_same(dirty.state(), run.state());
+    TinyRun fresh(config, corpus);
+    fresh.restore(folder, "eleven-", 11);
+    EXPECT_EQ(dirty.steps(11, 16), fresh.steps(11, 16));
+  }
+}
+
+TEST(Restore, AFreshStageSavesAndResumesItsBeginning) {
+  const TinyCorpus corpus;
+  const ScratchFolder folder;
+  const auto config = config_of(Kind::kSubspace, ScheduleKind::kGpipe, OptimizerKind::kAdamw, Precision::kFloat64);
+  TinyRun first(config, corpus), second(config, corpus);
+  first.save(folder, "zero-");
+  second.restore(folder, "zero-", 0);
+  EXPECT_EQ(second.steps(0, 8), first.steps(0, 8));
+}
+
+// A run of eight steps and one that stands at three: files of the first are offered to the second's middle stage.
+class Refusal : public testing::Test {
+ protected:
+  Refusal() : source_(config_, corpus_), target_(config_, corpus_) {
+    source_.steps(0, 8);
+    source_.settle();
+    target_.steps(0, 3);
+    before_ = target_.state();
+  }
+  std::string offer(const NamedTensors& tensors, const SafetensorsMetadata& metadata, int64_t step = 8) {
+    const auto path = folder_ / "offered";
+    save_tensors(path, tensors, metadata).take();
+    const auto status = target_.worker(1).restore(SafetensorsFile::open(path).take(), step);
+    EXPECT_EQ(target_.worker(1).applied(), 3);
+    EXPECT_EQ(target_.worker(1).basis_version(), 0);
+    expect_same(target_.state(), before_);
+    return status.ok() ? "" : status.error().message;
+  }
+  NamedTensors good() { return source_.worker(1).state(); }
+  SafetensorsMetadata metadata() { return source_.worker(1).state_metadata(); }
+
+  const RunConfig config_ = config_of(Kind::kSubspace, ScheduleKind::k1f1b, OptimizerKind::kMuon, Precision::kFloat64);
+  const TinyCorpus corpus_;
+  const ScratchFolder folder_;
+  TinyRun source_, target_;
+  NamedTensors before_;
+};
+
+TEST_F(Refusal, OfAnotherStagesFile) {
+  EXPECT_EQ(offer(source_.worker(2).state(), source_.worker(2).state_metadata()),
+            "metadata 'blocks' is '2-4 of 4', needs '1-2 of 4'");
+  auto renamed = metadata();
+  renamed["stage"] = "2 of 3";
+  EXPECT_EQ(offer(good(), renamed), "metadata 'stage' is '2 of 3', needs '1 of 3'");
+}
+
+TEST_F(Refusal, OfAnotherStep) { EXPECT_EQ(offer(good(), metadata(), 7), "metadata 'step' is '8', needs '7'"); }
+
+TEST_F(Refusal, OfMetadataThatIsMissingOrNoNumber) {
+  EXPECT_EQ(offer(good(), {}), "metadata 'basis_version' is '', needs a number");
+  for (const char* version : {"", "x", "-1", "1x", "99999999999999999999"}) {
+    auto changed = metadata();
+    changed["basis_version"] = version;
+    EXPECT_EQ(offer(good(), changed), std::string("metadata 'basis_version' is '") + version + "', needs a number");
+  }
+  for (const char* key : {"format", "step", "stage", "blocks"}) {
+    auto missing = metadata();
+    missing.erase(key);
+    EXPECT_EQ(offer(good(), missing).find(std::string("metadata '") + key + "' is '', needs"), 0u) << key;
+  }
+}
+
+TEST_F(Refusal, OfAnotherModelsShape) {
+  auto config = config_;
+  config.model.mlp_width = 40;
+  TinyRun wider(config, corpus_);
+  wider.steps(0, 8);
+  wider.settle();
+  const auto message = offer(wider.worker(1).state(), wider.worker(1).state_metadata());
+  EXPECT_EQ(message.find("tensor 'param.blocks.1."), 0u) << message;
+  EXPECT_NE(message.find(", needs ["), std::string::npos) << message;
+}
+
+TEST_F(Refusal, OfAnotherPrecision) {
+  auto tensors = good();
+  tensors.back().second = tensors.back().second.to(at::kFloat);
+  const auto message = offer(tensors, metadata());
+  EXPECT_EQ(message.find("tensor '" + tensors.back().first + "' is [1] of Float"), 0u) << message;
+}
+
+TEST_F(Refusal, OfAFileWithoutOneOfTheTensors) {
+  const auto all = good();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].first == "tap.c") continue;  // C begins undefined: a file may be without it
+    auto tensors = all;
+    tensors.erase(tensors.begin() + static_cast<ptrdiff_t>(i));
+    EXPECT_EQ(offer(tensors, metadata()), "there is no tensor '" + all[i].first + "'");
+  }
+}
+
+}  // namespace
+}  // namespace thinpipe
