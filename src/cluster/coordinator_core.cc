@@ -112,6 +112,12 @@ void CoordinatorCore::hello(SessionId session, const control::Hello& hello, Time
   if (hello.peer().empty() || hello.peer().size() > 200 || hello.incarnation().empty()) {
     return refuse("a worker needs a name of 1 to 200 characters and a process id");
   }
+  if (phase_ == Phase::kDone) {
+    control::ToWorker message;
+    message.mutable_stop()->set_reason(why_);
+    out.push_back(SendTo{session, std::move(message)});
+    return;
+  }
   auto& member = members_[hello.peer()];
   const bool same_process = member.incarnation == hello.incarnation();
   if (member.session && *member.session != session) {
@@ -216,11 +222,24 @@ void CoordinatorCore::drop_expired(TimePoint now, Effects& out) {
     if (member.session) out.push_back(CloseSession{*member.session, reason});
     const bool held_stage = member.stage >= 0;
     it = members_.erase(it);
-    if (held_stage)
+    if (held_stage) {
       abort(reason, out);
-    else
+    } else {
       log(out, "lost", reason);
+    }
   }
+  if (stop_requested_ && phase_ == Phase::kGathering && by_stage().empty() && !stages_are_on_their_way()) {
+    finish(false,
+           fmt::format("stopped without a checkpoint: {}; the last one is of step {}", why_,
+                       std::max<int64_t>(0, manifest_step_)),
+           out);
+  }
+}
+
+bool CoordinatorCore::stages_are_on_their_way() const {
+  const auto holders =
+      std::count_if(members_.begin(), members_.end(), [](const auto& one) { return one.second.stage >= 0; });
+  return holders == rules_.stages;
 }
 
 Effects CoordinatorCore::control(control::ControlRequest::What what, TimePoint now) {

@@ -111,6 +111,7 @@ class CoordinatorCore {
   void finish(bool failed, const std::string& reason, Effects& out);
   void request_save(Effects& out);
   void complete_save(Effects& out);
+  bool stages_are_on_their_way() const;  // each has a holder, though its stream may be down
   bool evaluation_due() const;
   int64_t skipped_in_a_row() const;
   std::vector<int64_t> warmup() const;

@@ -75,7 +75,9 @@ Status StateFiles::save(StageWorker& worker, int64_t stage, const control::Save&
 Result<std::filesystem::path> StateFiles::write(const Job& job, control::StateFile& file) {
   if (auto status = make_directories(source_.folder); !status) return status.error();
   const auto draft = source_.folder / "draft.safetensors";
-  if (auto status = save_tensors(draft, job.tensors, job.metadata); !status) return status.error();
+  auto metadata = job.metadata;
+  metadata["run"] = source_.run;
+  if (auto status = save_tensors(draft, job.tensors, metadata); !status) return status.error();
   file.set_step(job.save.step());
   file.set_name(fmt::format("stage-{}.safetensors", job.stage));
   {

@@ -201,7 +201,8 @@ class Supervisor {
   [[noreturn]] void fail_with(const Part& part, const ChildEnd& end) {
     auto reason = last_words(part.log);
     const auto outcome = read_outcome(run_.folder);
-    if (outcome && outcome.value().failed && !outcome.value().reason.empty()) reason = outcome.value().reason;
+    // The coordinator's own words name the stage.
+    if (outcome && outcome.value().failed && !outcome.value().reason.empty()) throw UserError(outcome.value().reason);
     if (reason.empty()) reason = fmt::format("exit code {}; see {}", end.exit_code, part.log.string());
     throw UserError(fmt::format("{}: {}", part.name, reason));
   }

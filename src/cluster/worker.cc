@@ -363,7 +363,7 @@ class Worker {
   std::unique_ptr<StageWorker> worker_;
   std::vector<int64_t> warmup_;
   int64_t stage_ = -1;
-  uint64_t epoch_ = 0;
+  std::atomic<uint64_t> epoch_ = 0;  // written by the compute thread
   int next_port_ = 0;
 
   std::mutex mutex_;  // what the client's thread reads or interrupts

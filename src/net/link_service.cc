@@ -218,7 +218,7 @@ LinkService::LinkService(LinkGate gate) : exchange_(std::make_unique<Exchange>(s
 LinkService::~LinkService() = default;
 
 Result<std::unique_ptr<Link>> LinkService::wait_for(int64_t boundary, uint64_t epoch, const LinkLimits& limits,
-                                                    std::stop_token stop) {
+                                                    const std::stop_token& stop) {
   return exchange_->wait_for(boundary, epoch, limits, stop);
 }
 

@@ -44,7 +44,7 @@ class LinkService {
   // most one stream waits per boundary: a newer one of the same epoch or a later one takes its place, one of an earlier
   // epoch is refused; those of epochs before this one are closed. All are told why.
   Result<std::unique_ptr<Link>> wait_for(int64_t boundary, uint64_t epoch, const LinkLimits& limits,
-                                         std::stop_token stop = {});
+                                         const std::stop_token& stop = {});
 
   // For good: closes every stream, taken or not, with this reason; wakes every wait_for() and refuses what comes.
   void shutdown(const std::string& reason);

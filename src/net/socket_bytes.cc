@@ -27,7 +27,7 @@ std::optional<int> port_of(int descriptor, AddressGetter get) {
 }
 
 // An older kernel fills less of the structure than this header knows.
-bool counts_bytes(socklen_t filled) { return filled >= offsetof(tcp_info, tcpi_bytes_sent) + sizeof(uint64_t); }
+bool counts_bytes(socklen_t filled) { return filled >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t); }
 
 }  // namespace
 
@@ -44,7 +44,7 @@ SocketBytes tcp_bytes_of_port(int port) {
     tcp_info info{};
     socklen_t filled = sizeof info;
     if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &filled) != 0 || !counts_bytes(filled)) continue;
-    sum.sent += info.tcpi_bytes_sent;
+    sum.sent += info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
     sum.received += info.tcpi_bytes_received;
   }
   return sum;

@@ -7,7 +7,7 @@
 namespace thinpipe {
 
 struct SocketBytes {
-  uint64_t sent = 0;  // handed to the network, repeats included; what still waits in the socket is not
+  uint64_t sent = 0;  // handed to the network, once each: neither what TCP repeats nor what waits in the socket
   uint64_t received = 0;
 };
 

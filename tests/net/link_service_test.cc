@@ -207,6 +207,19 @@ TEST(LinkService, ClosesALinkWhosePeerBreaksTheProtocol) {
   }
 }
 
+// It lives on and reads nothing, so that nothing else would end the send().
+TEST(LinkService, ADiallerThatStopsWithoutAWordWakesASender) {
+  const auto server = start_server();
+  RawClient client(*server, kGoodMetadata);
+  const auto link = server->service().wait_for(0, 1, {1, 1, kMaxMessageBytes}).take();
+  std::thread sender([&] {
+    while (link->send(MessageBytes(kMaxMessageBytes)).ok()) continue;
+  });
+  while (link->meter().messages_sent < 2) std::this_thread::yield();  // one is being written, one queued
+  client.half_close();
+  sender.join();
+}
+
 TEST(LinkService, ADiallerThatStopsWithoutAWordIsLost) {
   const auto server = start_server();
   RawClient client(*server, kGoodMetadata);
