@@ -81,6 +81,7 @@ RunConfig config_of(const BenchWanOptions& options, ModelMode mode, Pack pack) {
   config.train.eval_every = 0;
   config.train.eval_sequences = 1;
   config.pipeline.stages = kStages;
+  config.pipeline.cuts = {options.blocks - 1, 1};  // the head weighs about as much as two blocks
   config.checkpoint.every = 0;
   return config;
 }

@@ -30,12 +30,12 @@ void bench_table(const BenchTableOptions& options, bool json);
 
 struct BenchWanOptions {
   std::string program;  // thinpipe itself: the stages run as its processes
-  int64_t d = 512;
-  int64_t rank = 16;
+  int64_t d = 256;
+  int64_t rank = 12;
   int64_t blocks = 4;
-  int64_t sequences = 8;      // B
+  int64_t sequences = 4;      // B
   int64_t length = 256;       // T
-  int64_t microbatches = 24;  // M
+  int64_t microbatches = 16;  // M
   int64_t steps = 4;          // measured, at unlimited rate; slow dense runs measure one
 };
 // Tokens/s of dense fp32, dense bf16 and subspace pipelines (two stages, one thread each, processes over gRPC) without
