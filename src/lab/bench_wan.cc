@@ -78,6 +78,8 @@ RunConfig config_of(const BenchWanOptions& options, ModelMode mode, Pack pack) {
   config.train.seq_len = options.length;
   config.train.microbatch = options.sequences;
   config.train.microbatches = options.microbatches;
+  // A run ends with a pass over the whole validation split: over a slow line, more of it would take minutes.
+  config.data.val_fraction = 0.005;
   config.train.eval_every = 0;
   config.train.eval_sequences = 1;
   config.pipeline.stages = kStages;
