@@ -276,11 +276,8 @@ class Worker {
     if (worker_ == nullptr || worker_->applied() != step.step())
       return complain("told to run a step out of turn", false);
     const std::vector<int64_t> warmup(step.warmup().begin(), step.warmup().end());
-    if (warmup != warmup_) {
-      if (!warmup.empty() && !is_warmup(warmup)) return complain("told an impossible warm-up", false);
-      worker_->set_schedule(schedule_for(config_, warmup));
-      warmup_ = warmup;
-    }
+    if (!warmup.empty() && !is_warmup(warmup)) return complain("told an impossible warm-up", false);
+    worker_->set_warmup(warmup);
     auto report = worker_->run_step(epoch_, step.step());
     if (!report) {
       if (latest_epoch_ == epoch_) complain(report.error().message, false);
@@ -361,7 +358,6 @@ class Worker {
   ControlClient* client_ = nullptr;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<StageWorker> worker_;
-  std::vector<int64_t> warmup_;
   int64_t stage_ = -1;
   std::atomic<uint64_t> epoch_ = 0;  // written by the compute thread
   int next_port_ = 0;

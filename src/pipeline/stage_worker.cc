@@ -101,6 +101,12 @@ void StageWorker::connect(PacketLink* previous, PacketLink* next) {
   next_ = next;
 }
 
+void StageWorker::set_warmup(const std::vector<int64_t>& warmup) {
+  if (warmup == warmup_) return;
+  schedule_ = schedule_for(config_, warmup);
+  warmup_ = warmup;
+}
+
 int64_t StageWorker::basis_version() const {
   const auto* side = const_cast<Stage&>(stage_).subspace();
   return side != nullptr ? side->basis().version : 0;

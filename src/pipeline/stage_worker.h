@@ -48,7 +48,8 @@ class StageWorker {
 
   // Null at the ends of the pipeline. They must stay until they are replaced.
   void connect(PacketLink* previous, PacketLink* next);
-  void set_schedule(Schedule schedule) { schedule_ = std::move(schedule); }
+  // The schedule of the steps from here on (see schedule_for). All stages of a step need the same.
+  void set_warmup(const std::vector<int64_t>& warmup);
 
   // Runs step `step` up to its gradients, from the start: what an aborted attempt has left is dropped. An error is a
   // link's, a peer's or the token source's, and leaves the weights untouched.
@@ -88,6 +89,7 @@ class StageWorker {
 
   const RunConfig& config_;
   StagePlace place_;
+  std::vector<int64_t> warmup_;  // that schedule_ was made for
   Schedule schedule_;
   Batches& batches_;
   Stage stage_;
