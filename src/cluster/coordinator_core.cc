@@ -174,7 +174,7 @@ void CoordinatorCore::trouble(Member& member, const control::Trouble& trouble, T
   if (trouble.fatal()) return finish(true, fmt::format("{}: {}", who, trouble.reason()), out);
   if (trouble.epoch() != epoch_ || phase_ == Phase::kGathering) return;
   ++failures_;
-  if (failures_ > rules_.max_failures) {
+  if (failures_ >= rules_.max_failures) {
     return finish(true,
                   fmt::format("step {} failed {} times in a row, last at {}: {}", committed_ + 1, failures_, who,
                               trouble.reason()),

@@ -128,7 +128,9 @@ class Worker {
     const auto reason =
         stop ? std::string("the run has stopped") : fmt::format("epoch {} has begun", latest_epoch_.load());
     for (const auto& link : {previous_, next_}) {
-      if (link) link->interrupt(latest_epoch_, reason);
+      if (!link) continue;
+      link->interrupt(latest_epoch_, reason);
+      link->close(reason);  // every epoch has links of its own; this one's may have no room for a send() that waits
     }
     forming_.request_stop();
   }

@@ -1,5 +1,6 @@
 #include "net/packet_link.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -28,7 +29,7 @@ PacketLink::PacketLink(std::unique_ptr<Link> link, PacketRules rules, uint64_t e
 }
 
 PacketLink::~PacketLink() {
-  link_->close(fmt::format("boundary {}: the stage at the other end has left", rules_.boundary));
+  close(fmt::format("boundary {}: the stage at the other end has left", rules_.boundary));
   receiver_.join();
 }
 
@@ -45,6 +46,7 @@ void PacketLink::enter(uint64_t epoch, int64_t step) {
   received_.erase(received_.begin(), received_.lower_bound(first_of(epoch, step)));
   if (interrupt_ && epoch >= interrupt_->epoch) interrupt_.reset();
   const auto ahead = step_too_far_ahead();
+  has_room_.notify_all();
   lock.unlock();
   if (ahead) {
     fail(fmt::format("a packet of epoch {}, step {} had come before step {}; at most the next step's may", epoch,
@@ -115,6 +117,7 @@ Result<std::vector<std::byte>> PacketLink::receive(const PacketTag& tag, int64_t
   auto node = held_.extract(tag);
   if (node.empty()) return Error{*failure_};
   received_.insert(tag);
+  has_room_.notify_all();
   lock.unlock();
 
   auto& [header, payload] = node.mapped();
@@ -156,8 +159,19 @@ PacketMeter PacketLink::meter() const {
   return meter_;
 }
 
+bool PacketLink::wait_for_room() {
+  std::unique_lock lock(mutex_);
+  const auto full = [](const Held& held) {
+    return std::count_if(held.begin(), held.end(), [](const auto& one) {
+             return one.first.kind == PacketKind::kEvalForward;
+           }) >= static_cast<ptrdiff_t>(kEvaluationAhead);
+  };
+  has_room_.wait(lock, [&] { return failure_ || !(full(held_) || full(held_next_)); });
+  return !failure_;
+}
+
 void PacketLink::receive_until_closed() {
-  while (true) {
+  while (wait_for_room()) {
     auto message = link_->receive();
     if (!message) {
       const std::lock_guard lock(mutex_);
@@ -201,14 +215,16 @@ Status PacketLink::accept(Packet packet) {
   return {};
 }
 
-void PacketLink::fail(const std::string& reason) {
-  const std::string failure = fmt::format("boundary {}: {}", rules_.boundary, reason);
+void PacketLink::fail(const std::string& reason) { close(fmt::format("boundary {}: {}", rules_.boundary, reason)); }
+
+void PacketLink::close(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = failure;
+    if (!failure_) failure_ = reason;
     changed_.notify_all();
+    has_room_.notify_all();
   }
-  link_->close(failure);  // without the mutex: it may take a transport's time
+  link_->close(reason);  // without the mutex: it may take a transport's time
 }
 
 }  // namespace thinpipe

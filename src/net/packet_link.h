@@ -48,10 +48,16 @@ struct PacketMeter {
 // there are in two steps. One more fails the link. A failure closes the link, so that the other end has the same
 // reason.
 //
+// A step's packets are few, and the schedule bounds them; an evaluation may have any number. When kEvaluationAhead of
+// those are held, nothing more is taken from the link until one is received or old, and the other end's send() waits:
+// so a fast stage does not put a whole evaluation into the memory of a slow one.
+//
 // Threads: one compute thread calls enter(), send() and receive(); the rest from any thread. No call may be under way
 // when it is destroyed.
 class PacketLink {
  public:
+  static constexpr size_t kEvaluationAhead = 16;
+
   // At the given epoch, its step not known until enter().
   PacketLink(std::unique_ptr<Link> link, PacketRules rules, uint64_t epoch);
   // Closes the link.
@@ -65,8 +71,7 @@ class PacketLink {
 
   // The tag must keep the rules, and the payload their size. A payload with kPacketHeaderBytes of spare capacity is not
   // copied. Fails at once when interrupted or when the link has failed. When it waits for room in the Link already,
-  // only room or a close ends the wait, not interrupt(); the other end always makes room, unless its process or the
-  // network hangs.
+  // only room or close() ends the wait, not interrupt().
   Status send(const PacketTag& tag, std::vector<std::byte> payload, int64_t rows, int64_t cols, int64_t basis_version);
 
   // Waits for the packet with this tag, of the epoch entered, not of an older step nor more than a step ahead, and not
@@ -79,6 +84,9 @@ class PacketLink {
   Result<std::vector<std::byte>> receive(const PacketTag& tag, int64_t basis_version,
                                          std::optional<int64_t> rows = std::nullopt,
                                          std::optional<int64_t> cols = std::nullopt);
+
+  // Ends every wait, on both ends, a send()'s for room too; the link has failed with this reason.
+  void close(const std::string& reason);
 
   // The epoch is to be left for this one: a receive() of an older epoch that waits, and every send() and receive() of
   // older epochs from now on, is an error with the reason. The highest epoch counts, and of that the first reason.
@@ -97,6 +105,8 @@ class PacketLink {
   using Held = std::map<PacketTag, Packet>;
 
   void receive_until_closed();
+  // Until one more packet may be taken from the link; false: the link has failed.
+  bool wait_for_room();
   // The packet is in its place, or dropped; or the reason why it may not be here.
   Status accept(Packet packet);
   void fail(const std::string& reason);
@@ -110,7 +120,8 @@ class PacketLink {
   const size_t most_held_;  // per epoch
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // for receive(): a packet, an interrupt or a failure came
+  std::condition_variable changed_;   // for receive(): a packet, an interrupt or a failure came
+  std::condition_variable has_room_;  // for the receiver thread: a packet was received or dropped, or a failure came
   uint64_t epoch_;
   std::optional<int64_t> step_;
   Held held_;       // of epoch_

@@ -63,7 +63,7 @@ TEST(CoordinatorFaults, TroubleAbortsTheStepAndIsTriedAgainAfterAWhile) {
 
 TEST(CoordinatorFaults, WaitsLongerAfterEveryFailureAndStopsAfterTooMany) {
   auto rules = small_rules();
-  rules.max_failures = 3;
+  rules.max_failures = 4;
   Pair cluster(rules);
   cluster.run_to(2);
   cluster.a().slow = cluster.b().slow = true;
@@ -88,7 +88,7 @@ TEST(CoordinatorFaults, WaitsLongerAfterEveryFailureAndStopsAfterTooMany) {
 
 TEST(CoordinatorFaults, ACommitForgivesEarlierFailures) {
   auto rules = small_rules();
-  rules.max_failures = 1;
+  rules.max_failures = 2;
   Pair cluster(rules);
   for (int64_t step = 0; step < 4; ++step) {
     cluster.run_to(step);

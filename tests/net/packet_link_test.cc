@@ -413,6 +413,59 @@ TEST_F(PacketLinkTest, ReceivesWhileTheComputeThreadDoesSomethingElse) {
   for (const auto& tag : tags_of(kEpoch, kStep)) ASSERT_TRUE(far->send(packet_of(tag)).ok());
 }
 
+TEST_F(PacketLinkTest, TakesAnEvaluationNoFasterThanItIsReceived) {
+  constexpr int64_t kCount = 300;
+  auto rules = test_rules();
+  rules.eval_microbatches = kCount;
+  auto [near, far] = make_memory_link(2, 2);
+  PacketLink slow(std::move(near), rules, kEpoch);
+  slow.enter(kEpoch, kStep);
+  const auto tag_of = [](int64_t number) { return PacketTag{kEpoch, kStep, number, PacketKind::kEvalForward}; };
+  std::thread fast([&, &far = far] {
+    for (int64_t number = 0; number < kCount; ++number) EXPECT_TRUE(far->send(packet_of(tag_of(number))).ok());
+  });
+  while (slow.meter().packets_received < PacketLink::kEvaluationAhead) std::this_thread::yield();
+  for (int64_t number = 0; number < kCount; ++number) {
+    ASSERT_LE(slow.meter().packets_received, static_cast<uint64_t>(number) + PacketLink::kEvaluationAhead);
+    ASSERT_TRUE(slow.receive(tag_of(number), kBasisVersion).ok());
+  }
+  fast.join();
+}
+
+TEST_F(PacketLinkTest, AnEvaluationThatBecomesOldMakesRoom) {
+  auto [near, far] = make_memory_link(100, 100);
+  auto rules = test_rules();
+  rules.eval_microbatches = 100;
+  PacketLink slow(std::move(near), rules, kEpoch);
+  slow.enter(kEpoch, kStep);
+  for (int64_t number = 0; number < 50; ++number) {
+    ASSERT_TRUE(far->send(packet_of({kEpoch, kStep, number, PacketKind::kEvalForward})).ok());
+  }
+  ASSERT_TRUE(far->send(packet_of(forward(kEpoch, kStep + 1, 0))).ok());
+  slow.enter(kEpoch, kStep + 1);
+  EXPECT_TRUE(slow.receive(forward(kEpoch, kStep + 1, 0), kBasisVersion).ok());
+}
+
+// Its other end takes nothing: only the close can end the wait.
+TEST_F(PacketLinkTest, CloseEndsASendThatWaitsForRoom) {
+  auto [near, far] = make_memory_link(1, 1);
+  PacketLink end(std::move(near), test_rules(), kEpoch);
+  end.enter(kEpoch, kStep);
+  std::thread sender([&] {
+    Status sent;
+    for (int64_t number = 0; sent.ok() && number < 4; ++number) {
+      const auto tag = forward(kEpoch, kStep, number);
+      sent = end.send(tag, payload_of(tag), 4, 6, kBasisVersion);
+    }
+    ASSERT_FALSE(sent.ok());
+    EXPECT_EQ(sent.error().message, "epoch 6 has begun");
+  });
+  while (end.meter().packets_sent < 1) std::this_thread::yield();
+  end.close("epoch 6 has begun");
+  sender.join();
+  EXPECT_FALSE(end.healthy());
+}
+
 // What a neighbour sends of an epoch that is not entered has no other bound than its number.
 TEST_F(PacketLinkTest, HoldsTwoStepsOfAnEpochAheadAndFailsOnMore) {
   for (const uint64_t epoch : {kEpoch, kEpoch + 1}) {
