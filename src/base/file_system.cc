@@ -18,9 +18,9 @@ std::atomic<FileSystem*> replacement_in_use{nullptr};
 
 }  // namespace
 
-int FileSystem::create_unique(std::string& pattern) {
-  const int descriptor = ::mkostemp(pattern.data(), O_CLOEXEC);
-  if (descriptor >= 0) ::fchmod(descriptor, 0644);
+int FileSystem::create_unique(std::string& pattern, mode_t mode) {
+  const int descriptor = ::mkostemp(pattern.data(), O_CLOEXEC);  // 0600
+  if (descriptor >= 0) ::fchmod(descriptor, mode);
   return descriptor;
 }
 

@@ -16,8 +16,9 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // The last six characters of `pattern` are XXXXXX and become what makes the name new; mode 0644. The descriptor.
-  virtual int create_unique(std::string& pattern);
+  // The last six characters of `pattern` are XXXXXX and become what makes the name new. The descriptor. From its first
+  // moment the file has no rights beyond `mode`, 0600 or more.
+  virtual int create_unique(std::string& pattern, mode_t mode);
   virtual ssize_t write(int descriptor, const char* bytes, size_t count);
   virtual ssize_t pwrite(int descriptor, const char* bytes, size_t count, int64_t offset);
   virtual int fsync(int descriptor);

@@ -44,6 +44,22 @@ Result<size_t> regular_size(const Descriptor& file, const std::filesystem::path&
   return static_cast<size_t>(status.st_size);
 }
 
+Result<std::string> read_all(const Descriptor& file, const std::filesystem::path& path) {
+  auto size = regular_size(file, path);
+  if (!size) return size.error();
+  std::string bytes(size.value(), '\0');
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return system_error(path, "read");
+    if (count == 0) break;  // it shrank while we read
+    filled += static_cast<size_t>(count);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
 Status write_all(int descriptor, std::string_view bytes, int64_t offset, const std::filesystem::path& path) {
   while (!bytes.empty()) {
     const ssize_t written = offset < 0 ? file_system().write(descriptor, bytes.data(), bytes.size())
@@ -76,20 +92,19 @@ std::filesystem::path data_dir() {
 }
 
 Result<std::string> read_file(const std::filesystem::path& path) {
+  return read_all(Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path);
+}
+
+Result<std::string> read_private_file(const std::filesystem::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  auto size = regular_size(file, path);
-  if (!size) return size.error();
-  std::string bytes(size.value(), '\0');
-  size_t filled = 0;
-  while (filled < bytes.size()) {
-    const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_error(path, "read");
-    if (count == 0) break;  // it shrank while we read
-    filled += static_cast<size_t>(count);
+  struct stat status {};
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return system_error(path, "read");
+  if ((status.st_mode & 077) != 0) {
+    return Error{
+        fmt::format("{} is a secret that others on this machine may read or change (mode {:04o}): chmod 600 {}",
+                    path.string(), status.st_mode & 07777, path.string())};
   }
-  bytes.resize(filled);
-  return bytes;
+  return read_all(file, path);
 }
 
 Status make_directories(const std::filesystem::path& path) {
@@ -151,9 +166,9 @@ AtomicFile::~AtomicFile() {
   file_system().unlink(temporary_.string());
 }
 
-Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, FileMode mode) {
   std::string temporary = path.string() + ".partial-XXXXXX";
-  const int descriptor = file_system().create_unique(temporary);
+  const int descriptor = file_system().create_unique(temporary, mode == FileMode::kPrivate ? 0600 : 0644);
   if (descriptor < 0) return system_error(path, "write");
   return AtomicFile(path, temporary, descriptor);
 }
@@ -171,8 +186,8 @@ Status AtomicFile::commit() {
   return sync_directory(parent_of(path_));
 }
 
-Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
-  auto file = AtomicFile::create(path);
+Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes, FileMode mode) {
+  auto file = AtomicFile::create(path, mode);
   if (!file) return file.error();
   if (auto status = file.value().append(bytes); !status) return status;
   return file.value().commit();

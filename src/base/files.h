@@ -16,6 +16,8 @@ namespace thinpipe {
 std::filesystem::path data_dir();
 
 Result<std::string> read_file(const std::filesystem::path& path);
+// For secrets: refuses a file that others than its owner may read, and names the command that mends it.
+Result<std::string> read_private_file(const std::filesystem::path& path);
 // Also those above it; the names of new ones are on the disk when it returns.
 Status make_directories(const std::filesystem::path& path);
 // Replaces a file or an empty folder of that name. On the disk only after sync_directory() of what holds the names.
@@ -25,12 +27,15 @@ Status sync_directory(const std::filesystem::path& path);
 // A file, or a folder with all it holds; links are removed, not followed. Nothing there: ok.
 Status remove_tree(const std::filesystem::path& path);
 
+enum class FileMode { kPublic, kPrivate };  // 0644, 0600
+
 // A file that appears under its name only with commit(): written beside it, flushed to the disk, renamed. Destroyed
 // without commit(), it leaves nothing behind. Every error names the file and the system's reason. When commit() fails,
 // the old file is still there, or, if only the last flush of the folder failed, the new one, whole.
 class AtomicFile {
  public:
-  static Result<AtomicFile> create(const std::filesystem::path& path);
+  // The file has its mode from the first byte on.
+  static Result<AtomicFile> create(const std::filesystem::path& path, FileMode mode = FileMode::kPublic);
   ~AtomicFile();
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -48,7 +53,8 @@ class AtomicFile {
   int descriptor_;
 };
 
-Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes,
+                             FileMode mode = FileMode::kPublic);
 
 // A whole file mapped for reading; the bytes stay valid as long as the object lives. An empty file maps to no bytes.
 class MappedFile {

@@ -120,8 +120,8 @@ TEST(PowerLoss, CutsWhatWasNotSyncedAndTakesBackNames) {
   FaultyFileSystem disk(Fault::kPowerLoss, 12);
   std::string synced = path("synced-XXXXXX");
   std::string unsynced = path("unsynced-XXXXXX");
-  const int first = disk.create_unique(synced);                     // 1
-  const int second = disk.create_unique(unsynced);                  // 2
+  const int first = disk.create_unique(synced, 0644);               // 1
+  const int second = disk.create_unique(unsynced, 0644);            // 2
   EXPECT_EQ(disk.write(first, "1234", 4), 4);                       // 3
   EXPECT_EQ(disk.write(second, "1234", 4), 4);                      // 4
   EXPECT_EQ(disk.fsync(first), 0);                                  // 5
@@ -146,7 +146,7 @@ TEST(PowerLoss, FindsUnsyncedNamesInAFolderThatWasMoved) {
   FaultyFileSystem disk(Fault::kPowerLoss, 5);
   std::string file = path("partial/f-XXXXXX");
   EXPECT_EQ(disk.mkdir(path("partial")), 0);
-  const int descriptor = disk.create_unique(file);
+  const int descriptor = disk.create_unique(file, 0644);
   EXPECT_EQ(disk.rename(path("partial"), path("final")), 0);
   EXPECT_EQ(disk.sync_directory(folder.path()), 0);
   EXPECT_EQ(disk.fsync(descriptor), -1);

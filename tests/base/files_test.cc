@@ -121,6 +121,30 @@ TEST(AtomicFile, IsReadableByAll) {
   EXPECT_EQ(status.st_mode & 0777, 0644u);
 }
 
+TEST(AtomicFile, IsReadableByItsOwnerAloneWhenPrivate) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(write_file_atomically(folder / "a", "old").ok());
+  ASSERT_TRUE(write_file_atomically(folder / "a", "secret", FileMode::kPrivate).ok());
+  struct stat status {};
+  ASSERT_EQ(::stat((folder / "a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(read_private_file(folder / "a").value(), "secret");
+}
+
+TEST(ReadPrivateFile, RefusesWhatOthersMayTouchAndSaysHowToMendIt) {
+  const ScratchFolder folder;
+  const auto path = (folder / "a").string();
+  ASSERT_TRUE(write_file_atomically(path, "secret", FileMode::kPrivate).ok());
+  for (const mode_t bit : {0040, 0020, 0010, 0004, 0002, 0001}) {
+    ASSERT_EQ(::chmod(path.c_str(), 0600 | bit), 0);
+    const auto read = read_private_file(path);
+    ASSERT_FALSE(read.ok()) << bit;
+    EXPECT_NE(read.error().message.find("chmod 600 " + path), std::string::npos) << read.error().message;
+  }
+  EXPECT_EQ(read_private_file(folder / "none").error().message,
+            "cannot read " + (folder / "none").string() + ": No such file or directory");
+}
+
 TEST(AtomicFile, NamesThePlaceThatCannotBeWritten) {
   const ScratchFolder folder;
   EXPECT_EQ(write_file_atomically("/no/such/folder/a", "x").error().message,

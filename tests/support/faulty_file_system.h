@@ -70,9 +70,9 @@ class FaultyFileSystem : public FileSystem {
     if (is_power_loss(fault_)) lose_unsynced();
   }
 
-  int create_unique(std::string& pattern) override {
+  int create_unique(std::string& pattern, mode_t mode) override {
     if (refuse("create")) return -1;
-    const int descriptor = FileSystem::create_unique(pattern);
+    const int descriptor = FileSystem::create_unique(pattern, mode);
     // The copy reaches the file after its close and under whatever name.
     if (descriptor >= 0 && saved_) files_.emplace_back(descriptor, OpenFile{::dup(descriptor)});
     if (descriptor >= 0) note({Change::kMade, pattern, {}, {}});
