@@ -3,7 +3,6 @@
 #include <grpcpp/impl/rpc_service_method.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -75,15 +74,6 @@ Result<LinkHello> read_hello(const grpc::ServerContext& context) {
   const auto epoch = metadata_number<uint64_t>(context, kEpochKey);
   if (!epoch) return epoch.error();
   return LinkHello{run.value(), peer.value(), boundary.value(), epoch.value()};
-}
-
-LinkCaller caller_of(const grpc::ServerContext& context) {
-  LinkCaller caller{.address = context.peer(), .identities = {}};
-  const auto proven = context.auth_context();
-  if (proven && proven->IsPeerAuthenticated()) {
-    for (const auto& name : proven->GetPeerIdentity()) caller.identities.emplace_back(name.data(), name.size());
-  }
-  return caller;
 }
 
 }  // namespace

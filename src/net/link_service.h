@@ -8,10 +8,10 @@
 #include <memory>
 #include <stop_token>
 #include <string>
-#include <vector>
 
 #include "net/grpc_link.h"
 #include "net/link.h"
+#include "net/tls.h"
 
 namespace grpc {
 class Server;
@@ -21,11 +21,7 @@ class Service;
 
 namespace thinpipe {
 
-// What the transport knows of a dialler, beside what it says of itself.
-struct LinkCaller {
-  std::string address;
-  std::vector<std::string> identities;  // the names its certificate proves; none without one
-};
+using LinkCaller = Caller;
 
 // Ok lets a stream in; an error refuses it, and the dialler gets its message. Called by many threads at once, and must
 // not wait for the dialler.

@@ -66,7 +66,7 @@ TEST(GrpcLink, TheGateHearsWhatTheDiallerSaysOfItself) {
   const auto lower = server->service().wait_for(said.boundary, said.epoch, kLimits).take();
   EXPECT_EQ(heard, said);
   EXPECT_NE(from.address.find("127.0.0.1"), std::string::npos) << from.address;
-  EXPECT_TRUE(from.identities.empty());
+  EXPECT_TRUE(from.names.empty());
 }
 
 TEST(GrpcLink, ARefusedDiallerIsToldWhy) {

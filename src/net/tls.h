@@ -1,0 +1,67 @@
+// Identities as gRPC's credentials: mutual TLS, 1.2 or newer, between the members of one run, and who a caller has
+// proven to be.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "net/certificates.h"
+
+namespace grpc {
+class ChannelArguments;
+class ChannelCredentials;
+class ServerCredentials;
+class ServerContext;
+}  // namespace grpc
+
+namespace thinpipe {
+
+// An identity that is renewed while servers use it. From any thread.
+class RenewableIdentity {
+ public:
+  explicit RenewableIdentity(Identity identity) : identity_(std::move(identity)) {}
+
+  // Connections made from now on get the new one; those that are there stay. An identity that does not hold together is
+  // refused, and the old one stays.
+  Status renew(Identity identity);
+  // And how often it has been renewed.
+  std::pair<Identity, uint64_t> current() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Identity identity_;
+  uint64_t renewals_ = 0;
+};
+
+// A server that shows its certificate and wants one of the same authority. Required: nobody connects without;
+// otherwise one who has none is let in as not authenticated, and one with a bad one is still refused. An identity that
+// does not hold together shows as a server that cannot listen.
+std::shared_ptr<grpc::ServerCredentials> tls_server(const Identity& identity, bool require_client_certificate);
+// Asks for the identity at every new connection. gRPC never says when it asks for the last time: each call keeps the
+// identity until the process ends.
+std::shared_ptr<grpc::ServerCredentials> tls_server(std::shared_ptr<RenewableIdentity> identity,
+                                                    bool require_client_certificate);
+
+// A client that shows its certificate; a channel made with it needs expect_name(), or it compares the server's name
+// with the address it dials, which no certificate of a run holds.
+std::shared_ptr<grpc::ChannelCredentials> tls_channel(const Identity& identity);
+// For whoever wants to join: it knows the authority and is nobody yet.
+std::shared_ptr<grpc::ChannelCredentials> tls_channel_without_identity(const std::string& ca_pem);
+// The server must prove this name, whatever address was dialled.
+void expect_name(grpc::ChannelArguments& arguments, const std::string& san);
+
+// What the transport knows of a caller, beside what it says of itself.
+struct Caller {
+  std::string address;             // as gRPC writes it: "ipv4:192.0.2.7:40000"
+  std::vector<std::string> names;  // the DNS names that its certificate proves; none without one
+  bool authenticated = false;      // has shown a certificate of the run's authority
+};
+
+// Of a session taken up again nothing counts as proven: TLS would not look at the certificate's dates any more.
+Caller caller_of(const grpc::ServerContext& context);
+
+}  // namespace thinpipe
