@@ -208,7 +208,9 @@ void add_other_signers(const SomeRun& run, std::vector<Case>& cases) {
     identity.certificate_pem += member.certificate_pem;
     cases.push_back({fmt::format("signed by a member {}", i), identity, "no connection"});
     // An authority below the run's own, which allows none.
-    const auto below = test::make_certificate(authority_order, &run.root);
+    auto below_order = authority_order;
+    below_order.common_name = "below";  // of the same name it would not be found
+    const auto below = test::make_certificate(below_order, &run.root);
     identity = run.ordered(order, below);
     identity.certificate_pem += below.pem;
     cases.push_back({fmt::format("an authority below {}", i), identity, "no connection"});
