@@ -54,9 +54,11 @@ std::string shown(const toml::node& node) {
   return node.is_table() ? "{...}" : "a date or time";
 }
 
-// The value if the node has the key's type; a whole number counts as a number, never the other way round.
-std::optional<KeyValue> value_of(const toml::node& node, KeyType type) {
-  switch (type) {
+// The value if the node has the key's type or is its word; a whole number counts as a number, never the other way
+// round.
+std::optional<KeyValue> value_of(const toml::node& node, const Key& key) {
+  if (const auto text = node.value_exact<std::string>(); text && !key.word.empty() && *text == key.word) return *text;
+  switch (key.type) {
     case KeyType::kBool:
       if (const auto value = node.value_exact<bool>()) return *value;
       break;
@@ -225,7 +227,7 @@ class Reader {
   }
 
   void set(const Key& key, const toml::node& node, std::string_view where) {
-    const auto value = value_of(node, key.type);
+    const auto value = value_of(node, key);
     if (!value || !key.accepts(*value)) {
       throw UserError(fmt::format("{} = {} in {}: needs {}", key.full(), shown(node), where, key.needs));
     }

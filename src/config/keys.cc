@@ -83,6 +83,14 @@ Rule list_of_whole(int64_t low, int64_t high, size_t most) {
           }};
 }
 
+// That, or one word of text in its place.
+Rule or_word(const std::string& word, const Rule& rule) {
+  return {fmt::format("{}, or \"{}\"", rule.needs, word), [word, rule](const KeyValue& value) {
+            const auto* text = std::get_if<std::string>(&value);
+            return text != nullptr ? *text == word : rule.accepts(value);
+          }};
+}
+
 template <class E>
 Rule one_of() {
   std::string needs;
@@ -151,7 +159,29 @@ class SectionKeys {
         .set = [find, field](RunConfig& config, const KeyValue& value) { from_value(value, find(config).*field); },
         .absent_help = absent_help,
         .when_absent = when_absent,
+        .word = "",
     });
+  }
+
+  // The key added last may also be `word`, which is kept as a flag of its own; `field` has its empty value then.
+  template <class T>
+  void or_else(const std::string& word, bool Fields::*flag, T Fields::*field) {
+    const auto find = find_;
+    Key& key = table_.keys.back();
+    const Rule rule = or_word(word, {key.needs, key.accepts});
+    key.needs = rule.needs;
+    key.accepts = rule.accepts;
+    key.word = word;
+    key.get = [find, word, flag, field](const RunConfig& config) -> KeyValue {
+      if (find(config).*flag) return word;
+      return to_value(find(config).*field);
+    };
+    key.set = [find, flag, field](RunConfig& config, const KeyValue& value) {
+      auto& section = find(config);
+      section.*flag = std::holds_alternative<std::string>(value);
+      section.*field = {};
+      if (!(section.*flag)) from_value(value, section.*field);
+    };
   }
 
  private:
@@ -248,7 +278,9 @@ void add_pipeline(Table& table) {
         config.pipeline.stages = cuts > 0 ? cuts : std::min<int64_t>(4, config.model.blocks);
       });
   add("cuts", &C::cuts, list_of_whole(1, 4096, 4096),
-      "blocks per stage, summing to model.blocks; empty: as even as can be, the rest early");
+      "blocks per stage, summing to model.blocks; empty: as even as can be, the rest early; auto: by the speed and "
+      "memory of the machines that take part, as even as can be while they are not known");
+  add.or_else("auto", &C::auto_cuts, &C::cuts);
   add("schedule", &C::schedule, one_of<ScheduleKind>(), "the order of forward and backward passes in a step");
 }
 

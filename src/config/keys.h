@@ -27,13 +27,16 @@ struct Key {
   KeyType type;
   std::string needs;  // completes "needs ...": "a whole number from 1 to 4096"
   std::string help;
-  std::function<bool(const KeyValue&)> accepts;  // of a value of `type`
+  std::function<bool(const KeyValue&)> accepts;  // of a value of `type`, or of text where there is a word
   std::function<KeyValue(const RunConfig&)> get;
   std::function<void(RunConfig&, const KeyValue&)> set;  // the value must be accepted
 
   // For a key that follows others when it is not given: in words, and the rule itself. Else empty.
   std::string absent_help;
   std::function<void(RunConfig&)> when_absent;
+
+  // The one text that may stand in place of a value of `type` ("auto"). Else empty.
+  std::string word;
 
   std::string full() const { return section + "." + name; }
 };

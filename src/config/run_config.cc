@@ -132,6 +132,9 @@ void check_pipeline(const RunConfig& config) {
   }
   if (cuts.empty()) return;
   const std::string shown = toml_text(cuts);
+  if (config.pipeline.auto_cuts) {
+    throw UserError(fmt::format("pipeline.cuts = \"auto\" and {}: needs to be one of them", shown));
+  }
   if (static_cast<int64_t>(cuts.size()) != stages) {
     throw UserError(fmt::format("pipeline.cuts = {}: has {} entries, needs one per stage (pipeline.stages = {})", shown,
                                 cuts.size(), stages));

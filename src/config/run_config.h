@@ -129,6 +129,9 @@ struct OptimConfig {
 struct PipelineConfig {
   int64_t stages = 4;
   std::vector<int64_t> cuts;  // blocks per stage, summing to model.blocks; empty: as even as can be, the rest early
+  // cuts = "auto": the run is cut by the speed and memory of the machines that take part (plan/placement.h). `cuts` is
+  // empty then; placing sets it and ends this.
+  bool auto_cuts = false;
   ScheduleKind schedule = ScheduleKind::k1f1b;
 
   bool operator==(const PipelineConfig&) const = default;
@@ -198,7 +201,8 @@ int64_t default_mlp_width(int64_t d);
 // right. The ranges are such that no count of values, bytes or tokens made from a valid config overflows int64.
 void validate(const RunConfig& config);
 
-// Blocks per stage: pipeline.cuts, or the even division. The config must be validated.
+// Blocks per stage: pipeline.cuts, or the even division, also of cuts = "auto" before it is placed. The config must be
+// validated.
 std::vector<int64_t> blocks_per_stage(const RunConfig& config);
 
 }  // namespace thinpipe

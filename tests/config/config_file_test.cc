@@ -151,10 +151,13 @@ TEST(ConfigFile, RefusesWrongTypes) {
       {"[optim]\nkind = 1", {}, "optim.kind = 1 in x.toml:2: needs \"adamw\", \"row_adamw\" or \"muon\""},
       {"[pipeline]\ncuts = [1, 3.0]",
        {},
-       "pipeline.cuts = [1, 3.0] in x.toml:2: needs a list of at most 4096 whole numbers from 1 to 4096"},
+       "pipeline.cuts = [1, 3.0] in x.toml:2: needs a list of at most 4096 whole numbers from 1 to 4096, or \"auto\""},
       {"[pipeline]\ncuts = 4",
        {},
-       "pipeline.cuts = 4 in x.toml:2: needs a list of at most 4096 whole numbers from 1 to 4096"},
+       "pipeline.cuts = 4 in x.toml:2: needs a list of at most 4096 whole numbers from 1 to 4096, or \"auto\""},
+      {"[pipeline]\ncuts = \"even\"",
+       {},
+       "pipeline.cuts = \"even\" in x.toml:2: needs a list of at most 4096 whole numbers from 1 to 4096, or \"auto\""},
       {"[model]\nd = [[1], 2, 3, 4, 5, 6, 7, 8, 9]",
        {},
        "model.d = [[...], 2, 3, 4, 5, 6, 7, 8, ...] in x.toml:2: needs a whole number from 1 to 65536"},
@@ -165,6 +168,19 @@ TEST(ConfigFile, RefusesWrongTypes) {
       {"", {"model.d=1\nblocks=2"}, "model.d = \"1\\u000ablocks=2\" in --set: needs a whole number from 1 to 65536"},
       {"", {"data.corpus=\xff"}, "data.corpus in --set: the value is not valid UTF-8 text"},
   });
+}
+
+TEST(ConfigFile, TakesAutomaticCutsFromFileAndCommandLineAndLaterOnesWin) {
+  for (const auto& config : {parse("[pipeline]\ncuts = \"auto\""), parse("", {"pipeline.cuts=auto"}),
+                             parse("[pipeline]\ncuts = [1, 3]", {"pipeline.cuts=\"auto\""})}) {
+    EXPECT_TRUE(config.pipeline.auto_cuts);
+    EXPECT_TRUE(config.pipeline.cuts.empty());
+    EXPECT_EQ(config.pipeline.stages, 4);
+    EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{1, 1, 1, 1}));
+  }
+  const auto again = parse("[pipeline]\ncuts = \"auto\"", {"pipeline.cuts=[1,3]"});
+  EXPECT_FALSE(again.pipeline.auto_cuts);
+  EXPECT_EQ(again.pipeline.cuts, (std::vector<int64_t>{1, 3}));
 }
 
 TEST(ConfigFile, RefusesWhatIsNotToml) {
@@ -227,7 +243,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       {"optim.decay_fraction", {"-0.1", "1.1"}, {"0", "1"}},
       {"optim.min_lr_ratio", {"-0.1", "1.1"}, {"0", "1"}},
       {"pipeline.stages", {"0", "-1", "4097"}, {"1", "4"}},
-      {"pipeline.cuts", {"[0, 4]", "[-1, 5]", "[4097]"}, {"[4]", "[1, 1, 2]"}},
+      {"pipeline.cuts", {"[0, 4]", "[-1, 5]", "[4097]", "Auto"}, {"[4]", "[1, 1, 2]", "auto"}},
   };
   for (const auto& [key, bad, good] : cases) {
     for (const char* value : bad) {

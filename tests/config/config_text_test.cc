@@ -71,11 +71,20 @@ RunConfig random_config(std::mt19937_64& random) {
   config.optim.lr = real(1e-6, 1);
   config.optim.beta2 = real(0, 1);
   config.pipeline.stages = whole(1, config.model.blocks);
-  if (whole(0, 1) == 1) config.pipeline.cuts = blocks_per_stage(config);
+  const int64_t cuts = whole(0, 2);
+  if (cuts == 1) config.pipeline.cuts = blocks_per_stage(config);
+  config.pipeline.auto_cuts = cuts == 2;
   if (config.model.is_subspace() && config.model.subspace.anchors == Anchors::kStage) {
     config.model.subspace.anchor_groups = blocks_per_stage(config);
   }
   return config;
+}
+
+TEST(ToToml, KeepsAutomaticCuts) {
+  RunConfig config;
+  config.pipeline.auto_cuts = true;
+  EXPECT_NE(to_toml(config).find("cuts = \"auto\"\n"), std::string::npos);
+  EXPECT_EQ(round_trip(config), config);
 }
 
 TEST(ToToml, RandomConfigsComeBack) {

@@ -44,6 +44,18 @@ TEST(BlocksPerStage, FollowsTheCuts) {
   EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{1, 3}));
 }
 
+TEST(BlocksPerStage, DividesEvenlyWhileAutomaticCutsAreNotPlaced) {
+  RunConfig config;
+  config.pipeline = {.stages = 3, .auto_cuts = true};
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{2, 1, 1}));
+}
+
+TEST(Validate, RefusesAutomaticCutsBesideAList) {
+  RunConfig config;
+  config.pipeline = {.stages = 2, .cuts = {1, 3}, .auto_cuts = true};
+  EXPECT_THROW(validate(config), UserError);
+}
+
 TEST(BlocksPerStage, AlwaysSumsToTheBlocksAndLeavesNoStageEmpty) {
   RunConfig config;
   for (config.model.blocks = 1; config.model.blocks <= 24; ++config.model.blocks) {
