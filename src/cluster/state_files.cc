@@ -5,12 +5,12 @@
 #include <grpcpp/channel.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "base/files.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "cluster/control_client.h"
+#include "plan/machine.h"
 
 namespace thinpipe {
 namespace {
@@ -18,17 +18,6 @@ namespace {
 constexpr size_t kPartBytes = 256 << 10;
 // Own copies kept: the last one that may become a manifest, and the one before.
 constexpr size_t kOwnCopies = 2;
-
-// Bytes the system could give out without swapping; 0 when it does not say.
-uint64_t available_memory() {
-  std::ifstream info("/proc/meminfo");
-  std::string word;
-  uint64_t kilobytes = 0;
-  while (info >> word) {
-    if (word == "MemAvailable:" && info >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
-}
 
 }  // namespace
 
@@ -63,7 +52,7 @@ Status StateFiles::save(StageWorker& worker, int64_t stage, const control::Save&
   for (const auto& [name, tensor] : job.tensors) bytes += tensor.nbytes();
   // The memory plan: the copy, and as much again for the steps beside it.
   const bool beside = source_.mode == CheckpointMode::kAsync ||
-                      (source_.mode == CheckpointMode::kAuto && available_memory() > 2 * bytes);
+                      (source_.mode == CheckpointMode::kAuto && available_memory_bytes() > 2 * bytes);
   if (!beside) return write_and_send(job);
   for (auto& [name, tensor] : job.tensors) tensor = tensor.clone();
   writer_ = std::thread([this, job = std::move(job)] {

@@ -1,0 +1,210 @@
+#include "plan/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "config/link_settings.h"
+
+namespace thinpipe {
+namespace {
+
+// Resident memory of a run of one tiny block, which is the program, libtorch and the buffers of its thread pools.
+constexpr double kBaseBytes = 192.0 * (1 << 20);
+// A tensor that is given back leaves holes in the heap which the next one does not always fit.
+constexpr double kHeapSlack = 1.15;
+constexpr double kFixedTableKeptBytes = 256.0 * (1 << 20);  // larger ones are made row by row (subspace/fixed_table.h)
+constexpr double kHeadRowsAtOnce = 512;                     // model/head.cc
+// What rounding an operand to bf16 and back takes, in numbers of float32 per number.
+constexpr double kRoundedOperand = 1.5;
+constexpr double kMostBytes = 1e18;
+
+uint64_t bytes(double count) { return static_cast<uint64_t>(std::min(count, kMostBytes)); }
+
+// The sizes of the model as doubles: products of them do not overflow.
+struct Sizes {
+  double d, k, q, kv, m, heads, rows, length, sequences, vocab, number;
+  bool rounds;
+
+  Sizes(const RunConfig& config, int64_t vocabulary)
+      : d(static_cast<double>(config.model.d)),
+        k(static_cast<double>(config.model.subspace.rank)),
+        q(static_cast<double>(config.model.heads * config.model.head_dim())),
+        kv(static_cast<double>(config.model.kv_heads * config.model.head_dim())),
+        m(static_cast<double>(config.model.mlp_width)),
+        heads(static_cast<double>(config.model.heads)),
+        rows(static_cast<double>(config.train.microbatch * config.train.seq_len)),
+        length(static_cast<double>(config.train.seq_len)),
+        sequences(static_cast<double>(config.train.microbatch)),
+        vocab(static_cast<double>(vocabulary)),
+        number(static_cast<double>(element_bytes(config.train.precision))),
+        rounds(config.train.precision == Precision::kBf16) {}
+
+  double qkv() const { return q + 2 * kv; }
+};
+
+// Distinct tokens of a microbatch for which the anchor table is still taken; 0 when it never is.
+double most_table_rows(const ModelConfig& model, const Sizes& s) {
+  const double distinct = std::min(s.rows, s.vocab);
+  if (model.subspace.input == InputForm::kTable) return distinct;
+  if (model.subspace.input == InputForm::kDirect) return 0;
+  return std::clamp(s.rows * (0.8 - s.k / s.d), 0.0, distinct);  // 1.25 (BT k + u d) < BT d
+}
+
+// Numbers a block keeps of a microbatch from its forward to its backward (model/block.h, BlockPass).
+double kept_by_block(const ModelConfig& model, const Sizes& s, bool subspace) {
+  double kept = s.rows * (s.qkv() + s.q + 3 * s.m + s.heads + 4);
+  if (model.qk_norm) kept += s.rows * (s.q + s.kv + 2 * s.heads);
+  if (!subspace) return kept + 4 * s.rows * s.d;
+  const double direct = 4 * s.rows * s.d;
+  const double positions = model.positions == Positions::kSinusoidal ? s.length : 0;
+  const double table = (s.k + most_table_rows(model, s) + positions) * (s.qkv() + 2 * s.m);
+  const bool may_read_directly = model.subspace.input != InputForm::kTable;
+  return kept + 2 * s.rows * s.k + std::max(may_read_directly ? direct : 0.0, table);
+}
+
+// Numbers one block takes beside that while its backward runs.
+double used_by_block(const Sizes& s, bool subspace, double table_rows) {
+  const double widest = std::max(2 * s.m, s.qkv());
+  double used = s.rows * (s.m + std::max(2 * s.m, s.q + s.qkv()) + 3 * s.d);
+  if (subspace) used += widest * (s.d + table_rows);  // the gradients of the weight as read and of the table
+  if (s.rounds) used += kRoundedOperand * (s.rows * (widest + s.d) + s.d * widest);
+  return used;
+}
+
+// Anchor rows of one group for one microbatch (model/anchors.h).
+double kept_by_anchors(const ModelConfig& model, const Sizes& s) {
+  const double copies = model.subspace.anchors == Anchors::kStage ? 2 : 1;  // with a gradient
+  const double positions = model.positions == Positions::kSinusoidal ? s.length * s.d : 0;
+  return copies * (std::min(s.rows, s.vocab) * s.d + s.rows * (s.k + 1)) + positions + 8 * s.rows;
+}
+
+double activation_bytes(const RunConfig& config, const Sizes& s, StageBlocks blocks, double in_flight) {
+  const auto& model = config.model;
+  const double before_tail =
+      static_cast<double>(std::clamp(model.first_dense_block(), blocks.first, blocks.last) - blocks.first);
+  const double dense = static_cast<double>(blocks.last - blocks.first) - before_tail;
+  double kept = before_tail * kept_by_block(model, s, true) + dense * kept_by_block(model, s, false);
+  double groups = 0;
+  if (model.is_subspace()) {
+    for (const auto& shape : parameter_shapes(config, 1, blocks)) {
+      if (shape.role == TensorRole::kTable && shape.columns == model.d) ++groups;  // trainable anchors
+    }
+    kept += std::max(1.0, groups) * kept_by_anchors(model, s);
+  }
+  const double stream = s.rows * static_cast<double>(model.boundary_width());
+  kept += 2 * stream + 2 * s.rows;  // what came in and goes out, and the ids
+  if (blocks.last == model.blocks) kept += s.rows * s.d;
+  const double table_rows = model.is_subspace() ? most_table_rows(model, s) : 0;
+  return kHeapSlack * s.number * (in_flight * kept + used_by_block(s, before_tail > 0, table_rows));
+}
+
+double logit_bytes(const Sizes& s) {
+  const double at_once = std::min(s.rows, kHeadRowsAtOnce);
+  double numbers = at_once * (s.vocab + s.d) + 4 * s.rows * s.d;
+  if (s.rounds) numbers += kRoundedOperand * (at_once + s.d) * s.vocab;
+  return s.number * numbers;
+}
+
+// Numbers the update of one parameter takes beside its moments.
+double used_by_update(OptimizerKind kind, const ParameterShape& shape) {
+  if (kind != OptimizerKind::kMuon || !shape.in_block) return 2 * shape.elements();
+  const auto rows = static_cast<double>(shape.rows), part = static_cast<double>(shape.widest_part);
+  const double gram = std::min(rows, part);
+  return 2 * shape.elements() + 3 * rows * part + 2 * gram * gram;
+}
+
+// Between processes a link and the shaper before it hold M + 1 messages each, and so does the receiving end.
+double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
+  const auto messages = static_cast<double>(config.train.microbatches + 1);
+  const auto forward = static_cast<double>(forward_message_bytes(config, vocab));
+  const auto backward = static_cast<double>(backward_message_bytes(config));
+  double total = 0;
+  if (stage > 0) total += messages * (forward + 2 * backward);
+  if (stage + 1 < config.pipeline.stages) total += messages * (2 * forward + backward);
+  return total;
+}
+
+// Basis, frozen table, and what the subspace's moves need.
+void add_subspace(const RunConfig& config, const Sizes& s, StageBlocks blocks, MemoryPlan& plan) {
+  const auto& model = config.model;
+  if (!model.is_subspace()) return;
+  const double table = s.vocab * s.d * s.number;
+  plan.parameters += bytes(s.d * s.k * (8 + s.number) + (table <= kFixedTableKeptBytes ? table : 0));
+  if (blocks.last == model.blocks && model.subspace.update_every > 0) {
+    // C and what a step adds to it; for a move, C and its projection in float64.
+    plan.gradients += bytes(s.d * s.d * (2 * s.number + 3 * 8));
+  }
+}
+
+}  // namespace
+
+uint64_t MemoryPlan::total() const {
+  return parameters + gradients + optimizer + activations + logits + queues + checkpoint_copy + base;
+}
+
+int64_t most_in_flight(const RunConfig& config, int64_t stage) {
+  const int64_t microbatches = config.train.microbatches;
+  const int64_t ahead = config.pipeline.stages - 1 - stage;
+  if (config.pipeline.schedule == ScheduleKind::kGpipe) return microbatches;
+  if (ahead == 0) return 1;
+  const auto links = link_settings(config);
+  const bool slow = std::any_of(links.begin(), links.end(),
+                                [](const CutSettings& cut) { return cut.forward.shapes() || cut.backward.shapes(); });
+  return slow ? microbatches : std::min(microbatches, ahead + 1);
+}
+
+MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage) {
+  return memory_plan(config, vocab, stage, stage_blocks(config, stage));
+}
+
+MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, StageBlocks blocks) {
+  const Sizes s(config, vocab);
+  MemoryPlan plan;
+  double parameters = 0, moments = 0, update = 0;
+  for (const auto& shape : parameter_shapes(config, vocab, blocks)) {
+    parameters += shape.elements();
+    moments += optimizer_elements(config.optim.kind, shape);
+    update = std::max(update, used_by_update(config.optim.kind, shape));
+  }
+  plan.parameters = bytes(s.number * parameters);
+  plan.gradients = bytes(s.number * parameters);
+  plan.optimizer = bytes(s.number * (moments + update));
+  add_subspace(config, s, blocks, plan);
+  plan.activations = bytes(activation_bytes(config, s, blocks, static_cast<double>(most_in_flight(config, stage))));
+  if (blocks.last == config.model.blocks) plan.logits = bytes(logit_bytes(s));
+  plan.queues = bytes(queue_bytes(config, vocab, stage));
+  plan.base = bytes(kBaseBytes);
+
+  // A stage that takes over a checkpoint holds it twice for a moment, before there are activations.
+  const uint64_t state = state_bytes(config, vocab, blocks), later = plan.activations + plan.logits + plan.queues;
+  plan.checkpoint_copy = config.checkpoint.mode == CheckpointMode::kAsync ? state : state - std::min(state, later);
+  return plan;
+}
+
+std::string describe(const MemoryPlan& plan) {
+  std::array<std::pair<uint64_t, std::string_view>, 8> parts{{
+      {plan.parameters, "weights"},
+      {plan.gradients, "gradients"},
+      {plan.optimizer, "optimizer"},
+      {plan.activations, "activations"},
+      {plan.logits, "logits"},
+      {plan.queues, "links"},
+      {plan.checkpoint_copy, "checkpoint"},
+      {plan.base, "program"},
+  }};
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  constexpr uint64_t kMiB = 1 << 20;
+  std::string out = fmt::format("{} MiB", (plan.total() + kMiB - 1) / kMiB);
+  const char* before = ": ";
+  for (const auto& [size, name] : parts) {
+    if (size < kMiB) break;
+    out += fmt::format("{}{} {}", before, name, size / kMiB);
+    before = ", ";
+  }
+  return out;
+}
+
+}  // namespace thinpipe

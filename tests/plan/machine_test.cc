@@ -1,0 +1,87 @@
+// What the machine says, from made-up /proc and cgroup folders and from the real ones.
+#include "plan/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace thinpipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+class Machine : public testing::Test {
+ protected:
+  Machine()
+      : root_(fs::temp_directory_path() /
+              (std::string("thinpipe-machine-") + testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    fs::remove_all(root_);
+  }
+  ~Machine() override { fs::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  void write_meminfo(uint64_t mib) {
+    write("proc/meminfo", "MemTotal: 99999999 kB\nMemAvailable: " + std::to_string(mib * 1024) + " kB\n");
+  }
+  uint64_t available() { return available_memory_bytes(root_ / "proc", root_ / "cgroup"); }
+
+  fs::path root_;
+};
+
+TEST_F(Machine, GivesWhatTheSystemHasWithoutAControlGroup) {
+  write_meminfo(1000);
+  EXPECT_EQ(available(), 1000 * kMiB);
+}
+
+TEST_F(Machine, TakesTheLesserLimitOfVersion2GroupsAndThoseAbove) {
+  write_meminfo(1000);
+  write("proc/self/cgroup", "0::/a/b\n");
+  write("cgroup/a/b/memory.max", "max\n");
+  write("cgroup/a/b/memory.current", "5\n");
+  write("cgroup/a/memory.max", std::to_string(500 * kMiB));
+  write("cgroup/a/memory.current", std::to_string(300 * kMiB));
+  EXPECT_EQ(available(), 200 * kMiB);
+  // File pages that could be dropped are not in the way.
+  write("cgroup/a/memory.stat", "anon 7\ninactive_file " + std::to_string(100 * kMiB) + "\n");
+  EXPECT_EQ(available(), 300 * kMiB);
+  write_meminfo(50);
+  EXPECT_EQ(available(), 50 * kMiB);
+}
+
+TEST_F(Machine, TakesTheLimitOfVersion1Groups) {
+  write_meminfo(1000);
+  write("proc/self/cgroup", "8:cpu,cpuacct:/x\n9:memory:/x\n");
+  write("cgroup/memory/x/memory.limit_in_bytes", std::to_string(64 * kMiB));
+  write("cgroup/memory/x/memory.usage_in_bytes", std::to_string(40 * kMiB));
+  EXPECT_EQ(available(), 24 * kMiB);
+}
+
+TEST_F(Machine, AGroupOverItsLimitHasNothingLeftWhichIsNotTheSameAsNotKnown) {
+  write_meminfo(1000);
+  write("proc/self/cgroup", "0::/\n");
+  write("cgroup/memory.max", "100");
+  write("cgroup/memory.current", "200");
+  EXPECT_EQ(available(), 1u);
+}
+
+TEST_F(Machine, SaysNothingWhereNothingIsSaidOrItIsNonsense) {
+  EXPECT_EQ(available(), 0u);
+  write("proc/meminfo", "MemAvailable: many kB\n");
+  write("proc/self/cgroup", "nonsense\n0:\n");
+  EXPECT_EQ(available(), 0u);
+}
+
+TEST_F(Machine, TheRealOneHasMemoryCoresAndDisk) {
+  EXPECT_GT(available_memory_bytes(), 0u);
+  EXPECT_GE(usable_cores(), 1);
+  EXPECT_GT(free_disk_bytes("."), 0u);
+  EXPECT_GT(free_disk_bytes(fs::temp_directory_path() / "not" / "there" / "yet"), 0u);
+}
+
+}  // namespace
+}  // namespace thinpipe

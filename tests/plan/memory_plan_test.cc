@@ -1,0 +1,137 @@
+// The plan: what is exact is compared exactly; what is an estimate must move the right way, and stay within the bounds
+// of what the program was measured to take.
+#include "plan/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "config/config_file.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+RunConfig with(const std::vector<std::string>& settings) { return parse_config("", "x.toml", settings); }
+
+TEST(MemoryPlan, WeightsAndGradientsOfADenseModelAreItsParameters) {
+  const auto config = with({"model.mode=dense", "pipeline.stages=2"});
+  for (int64_t stage = 0; stage < 2; ++stage) {
+    const auto plan = memory_plan(config, 4096, stage);
+    EXPECT_EQ(plan.parameters, 4 * static_cast<uint64_t>(parameter_count(config, 4096, stage)));
+    EXPECT_EQ(plan.gradients, plan.parameters);
+  }
+}
+
+TEST(MemoryPlan, Bf16KeepsFloat32AndFloat64TakesTwice) {
+  const auto plan_of = [](const char* precision) {
+    return memory_plan(with({"model.mode=dense", "pipeline.stages=1", std::string("train.precision=") + precision}),
+                       4096, 0);
+  };
+  EXPECT_EQ(plan_of("bf16").parameters, plan_of("float32").parameters);
+  EXPECT_GT(plan_of("bf16").activations, plan_of("float32").activations);  // rounded operands
+  EXPECT_EQ(plan_of("float64").parameters, 2 * plan_of("float32").parameters);
+}
+
+TEST(MemoryPlan, OnlyTheLastStageHasLogitsAndOnlyNeighboursHaveQueues) {
+  const auto config = with({"pipeline.stages=3"});
+  EXPECT_EQ(memory_plan(config, 4096, 0).logits, 0u);
+  EXPECT_GT(memory_plan(config, 4096, 2).logits, 0u);
+  EXPECT_GT(memory_plan(config, 4096, 1).queues, memory_plan(config, 4096, 0).queues);
+  EXPECT_EQ(memory_plan(with({"pipeline.stages=1"}), 4096, 0).queues, 0u);
+}
+
+TEST(MemoryPlan, AnAsynchronousCheckpointTakesACopyOfTheState) {
+  const auto config = with({"checkpoint.mode=async"});
+  EXPECT_EQ(memory_plan(config, 4096, 1).checkpoint_copy, state_bytes(config, 4096, 1));
+}
+
+TEST(MemoryPlan, TakingOverACheckpointNeedsRoomOnlyBeyondTheActivations) {
+  const auto little = with({"train.seq_len=8", "train.microbatch=1", "checkpoint.mode=sync"});
+  const auto plan = memory_plan(little, 4096, 1);
+  EXPECT_EQ(plan.checkpoint_copy + plan.activations + plan.logits + plan.queues, state_bytes(little, 4096, 1));
+  EXPECT_EQ(memory_plan(with({"train.microbatch=16", "checkpoint.mode=sync"}), 4096, 1).checkpoint_copy, 0u);
+}
+
+TEST(MostInFlight, FollowsTheSchedule) {
+  const auto of = [](std::vector<std::string> settings, int64_t stage) {
+    settings.emplace_back("train.microbatches=8");
+    return most_in_flight(with(settings), stage);
+  };
+  EXPECT_EQ(of({"link.rate=unlimited"}, 0), 4);
+  EXPECT_EQ(of({"link.rate=unlimited"}, 2), 2);
+  EXPECT_EQ(of({"link.rate=unlimited"}, 3), 1);
+  EXPECT_EQ(of({"pipeline.schedule=gpipe"}, 3), 8);
+  // A slow link may need any warm-up, the last stage none.
+  EXPECT_EQ(of({"link.rate=unlimited", "link.delay=50ms"}, 2), 8);
+  EXPECT_EQ(of({"link.rate=unlimited", "link.delay=50ms"}, 3), 1);
+}
+
+TEST(MemoryPlan, ActivationsGrowWithWhatIsInFlight) {
+  const auto activations = [](const char* schedule) {
+    const auto config = with({"model.mode=dense", "pipeline.stages=1", std::string("pipeline.schedule=") + schedule});
+    return static_cast<double>(memory_plan(config, 4096, 0).activations);
+  };
+  EXPECT_GT(activations("gpipe"), 3 * activations("1f1b"));
+  EXPECT_LT(activations("gpipe"), 4 * activations("1f1b"));
+}
+
+// Peaks of resident memory of the released program, one compute thread, 2 steps (docs/joining.md). A plan that leaves
+// these bounds has lost sight of what the program does.
+TEST(MemoryPlan, LiesBetween0point9And2TimesWhatWasMeasured) {
+  struct Case {
+    std::vector<std::string> settings;
+    int64_t stage;
+    double measured_mib;
+  };
+  const std::vector<std::string> batch{"train.microbatches=2", "train.microbatch=2"};
+  const std::vector<Case> cases{
+      {{"pipeline.stages=1", "model.d=512", "model.heads=8", "model.blocks=8"}, 0, 598},
+      {{"pipeline.stages=1", "model.mode=dense", "model.d=512", "model.heads=8", "model.blocks=8"}, 0, 689},
+      {{"pipeline.stages=1", "model.mode=dense", "optim.kind=adamw", "model.d=768", "model.heads=12",
+        "model.blocks=12"},
+       0,
+       1916},
+      {{"pipeline.stages=1", "model.mode=dense", "model.d=256", "model.heads=8", "pipeline.schedule=gpipe",
+        "train.microbatches=8"},
+       0,
+       535},
+      {{"pipeline.stages=1", "model.d=1024", "model.heads=8", "train.precision=bf16"}, 0, 971},
+      {{"pipeline.stages=1", "model.mode=dense", "optim.kind=adamw", "model.d=256", "model.heads=8",
+        "train.seq_len=1024"},
+       0,
+       427},
+      {{"pipeline.stages=3", "model.mode=dense", "model.d=512", "model.heads=8", "model.blocks=6",
+        "link.rate=unlimited"},
+       0,
+       370},
+  };
+  for (const auto& [settings, stage, measured] : cases) {
+    auto all = batch;
+    all.insert(all.end(), settings.begin(), settings.end());
+    const auto plan = memory_plan(with(all), 4096, stage);
+    const double share = static_cast<double>(plan.total()) / kMiB / measured;
+    EXPECT_GE(share, 0.9) << measured << " MiB measured, planned " << describe(plan);
+    EXPECT_LE(share, 2.0) << measured << " MiB measured, planned " << describe(plan);
+  }
+}
+
+TEST(MemoryPlan, OfTheLargestValidConfigDoesNotOverflow) {
+  const auto config =
+      with({"model.d=65536", "model.mlp_width=1048576", "model.blocks=4096", "model.heads=1024", "train.seq_len=65536",
+            "train.microbatch=4096", "train.microbatches=1024", "pipeline.stages=1", "pipeline.schedule=gpipe"});
+  const auto plan = memory_plan(config, 1 << 24, 0);
+  EXPECT_GE(plan.total(), plan.activations);
+  EXPECT_GE(plan.activations, uint64_t{1'000'000'000'000'000'000});
+}
+
+TEST(Describe, IsOneLineWithTheLargestPartsFirst) {
+  MemoryPlan plan;
+  plan.parameters = 30 << 20;
+  plan.activations = 200 << 20;
+  plan.base = 100 << 20;
+  plan.queues = 1000;
+  EXPECT_EQ(describe(plan), "331 MiB: activations 200, program 100, weights 30");
+}
+
+}  // namespace
+}  // namespace thinpipe

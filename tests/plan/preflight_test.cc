@@ -1,0 +1,155 @@
+// Every verdict at its edge, with the sentence a person reads.
+#include "plan/preflight.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace thinpipe {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+PreflightFacts good() {
+  PreflightFacts facts;
+  facts.stage = 2;
+  facts.protocol_here = 3;
+  facts.protocol_there = 3;
+  facts.build_here = "0.1.0 (abc)";
+  facts.build_there = "0.1.0 (abc)";
+  facts.memory_needed = 400 * kMiB;
+  facts.memory_available = 400 * kMiB;
+  facts.disk_needed = 90 * kMiB;
+  facts.disk_free = 90 * kMiB;
+  facts.download_bytes = 30 * kMiB;
+  facts.clock_offset_s = 0.2;
+  facts.clock_uncertainty_s = 0.05;
+  facts.round_trip_s = 0.04;
+  facts.up_bits_per_s = 10e6;
+  facts.down_bits_per_s = 50e6;
+  facts.compute_s_per_step = 2;
+  facts.link_bytes_per_step_up = 1e6;
+  facts.link_bytes_per_step_down = 1e6;
+  facts.others_s_per_step = 1.5;
+  return facts;
+}
+
+Check check_of(const PreflightFacts& facts, const std::string& name) {
+  for (const auto& check : preflight(facts)) {
+    if (check.name == name) return check;
+  }
+  ADD_FAILURE() << "no check " << name;
+  return {};
+}
+
+TEST(Preflight, LetsAGoodMachineIn) {
+  const auto checks = preflight(good());
+  EXPECT_EQ(checks.size(), 8u);
+  EXPECT_EQ(verdict(checks), Verdict::kOk);
+  EXPECT_TRUE(std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.remedy.empty(); }));
+}
+
+TEST(Preflight, AsksNothingThatTheFactsDoNotAnswer) { EXPECT_TRUE(preflight({}).empty()); }
+
+TEST(Preflight, RefusesAnotherProtocol) {
+  auto facts = good();
+  facts.protocol_there = 4;
+  auto check = check_of(facts, "protocol");
+  EXPECT_EQ(check.verdict, Verdict::kRefusal);
+  EXPECT_EQ(check.text, "this program speaks 3, the run speaks 4");
+  EXPECT_EQ(check.remedy, "get the version of thinpipe the run uses; this one is older");
+  facts.protocol_there = 2;
+  EXPECT_NE(check_of(facts, "protocol").remedy.find("this one is newer"), std::string::npos);
+}
+
+TEST(Preflight, WarnsOfAnotherBuild) {
+  auto facts = good();
+  facts.build_there = "0.1.0 (def)";
+  EXPECT_EQ(check_of(facts, "build").verdict, Verdict::kWarning);
+  EXPECT_EQ(check_of(facts, "build").text, "this is 0.1.0 (abc), the run is 0.1.0 (def)");
+}
+
+TEST(Preflight, RefusesTooLittleMemoryAndSaysHowMuchIsMissing) {
+  auto facts = good();
+  facts.memory_available = 400 * kMiB - 1;
+  EXPECT_EQ(check_of(facts, "memory").verdict, Verdict::kRefusal);
+  facts.memory_available = 250 * kMiB;
+  const auto check = check_of(facts, "memory");
+  EXPECT_EQ(check.text, "stage 2 takes up to 400 MiB, 250 MiB is available");
+  EXPECT_TRUE(check.remedy.starts_with("150 MiB are missing: ")) << check.remedy;
+  EXPECT_NE(check.remedy.find("train.microbatch"), std::string::npos);
+}
+
+TEST(Preflight, RefusesTooLittleDisk) {
+  auto facts = good();
+  facts.disk_free = 89 * kMiB;
+  const auto check = check_of(facts, "disk");
+  EXPECT_EQ(check.verdict, Verdict::kRefusal);
+  EXPECT_TRUE(check.remedy.starts_with("1 MiB are missing: ")) << check.remedy;
+}
+
+TEST(Preflight, RefusesAClockThatIsSurelyMoreThanFiveMinutesOff) {
+  auto facts = good();
+  facts.clock_offset_s = 720;
+  auto check = check_of(facts, "clock");
+  EXPECT_EQ(check.verdict, Verdict::kRefusal);
+  EXPECT_EQ(check.remedy, "set this machine's clock: it is 12 min ahead");
+  facts.clock_offset_s = -301;
+  EXPECT_EQ(check_of(facts, "clock").verdict, Verdict::kRefusal);
+  EXPECT_NE(check_of(facts, "clock").remedy.find("behind"), std::string::npos);
+  // It may be that the answer was long under way.
+  facts.clock_uncertainty_s = 2;
+  EXPECT_EQ(check_of(facts, "clock").verdict, Verdict::kOk);
+  facts.clock_uncertainty_s = 0;
+  facts.clock_offset_s = 300;
+  EXPECT_EQ(check_of(facts, "clock").verdict, Verdict::kOk);
+}
+
+TEST(Preflight, WarnsOfALinkThatTakesLongerThanTheComputation) {
+  auto facts = good();
+  facts.up_bits_per_s = 2e6;  // 1 MB: 4 s
+  const auto check = check_of(facts, "link");
+  EXPECT_EQ(check.verdict, Verdict::kWarning);
+  EXPECT_EQ(check.text,
+            "2 Mbit/s up, 50 Mbit/s down, 40 ms there and back, 4.0 s a step, more than the computation (2.0 s)");
+  facts.up_bits_per_s = 4e6;
+  EXPECT_EQ(check_of(facts, "link").verdict, Verdict::kOk);
+  facts.down_bits_per_s = 1e6;
+  EXPECT_EQ(check_of(facts, "link").verdict, Verdict::kWarning);
+}
+
+TEST(Preflight, WarnsOfAStepThatTakesMoreThanThreeTimesTheOthers) {
+  auto facts = good();
+  facts.others_s_per_step = 0.5;
+  const auto check = check_of(facts, "speed");
+  EXPECT_EQ(check.verdict, Verdict::kWarning);
+  EXPECT_EQ(check.text, "about 2.0 s a step, the others need 0.5 s: 4.0 times as long");
+  facts.others_s_per_step = 2.0 / 3;
+  EXPECT_EQ(check_of(facts, "speed").verdict, Verdict::kOk);
+}
+
+TEST(Preflight, ALinkWithoutARateIsNotDividedBy) {
+  auto facts = good();
+  facts.up_bits_per_s = 0;
+  facts.down_bits_per_s = 0;
+  EXPECT_EQ(check_of(facts, "link").verdict, Verdict::kOk);
+  EXPECT_EQ(check_of(facts, "download").text, "30 MiB before it can begin");
+}
+
+TEST(Render, AlignsTheLinesAndPutsRemediesBelow) {
+  auto facts = PreflightFacts{};
+  facts.memory_needed = 3 * kMiB;
+  facts.memory_available = kMiB;
+  facts.clock_offset_s = 0;
+  const auto text = render(preflight(facts));
+  EXPECT_TRUE(
+      text.starts_with("ok       clock   agrees with the run's\n"
+                       "no       memory  a stage takes up to 3 MiB, 1 MiB is available\n"
+                       "                 -> 2 MiB are missing: "))
+      << text;
+  EXPECT_EQ(verdict(preflight(facts)), Verdict::kRefusal);
+  EXPECT_EQ(render({}), "");
+}
+
+}  // namespace
+}  // namespace thinpipe
