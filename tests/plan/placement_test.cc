@@ -129,6 +129,13 @@ TEST(Place, GivesTheFasterMachineMoreAndCountsTheHead) {
   EXPECT_EQ(cuts_of(config, {machine("a", 0.1, 0.2), machine("b", 0.1, 0.2)}), (std::vector<int64_t>{4, 2}));
 }
 
+TEST(Place, KeepsTheOtherStagesAsEqualAsCanBe) {
+  // The last stage, all head, sets the pace whatever the other two get.
+  const auto config = with({"model.blocks=5", "pipeline.stages=3", "model.mode=dense"});
+  EXPECT_EQ(cuts_of(config, {machine("a", 0.1, 0.3), machine("b", 0.1, 0.3), machine("c", 0.1, 0.3)}),
+            (std::vector<int64_t>{2, 2, 1}));
+}
+
 TEST(Place, LeavesTheSlowestOutWhenThereAreMoreMachinesThanStages) {
   const auto config = with({"model.blocks=4", "pipeline.stages=2", "model.mode=dense"});
   const auto placement = place(config, kVocab, {machine("slow", 1), machine("b", 0.1), machine("c", 0.1)});

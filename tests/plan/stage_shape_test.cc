@@ -1,9 +1,10 @@
-// Shapes and sizes against counts written down by hand from docs/model.md and against the packs themselves.
+// Shapes and sizes against counts written down by hand from docs/model.md, real checkpoints and the packs themselves.
 #include "plan/stage_shape.h"
 
 #include <gtest/gtest.h>
 
 #include "boundary/pack.h"
+#include "config/config_file.h"
 #include "config/enum_names.h"
 
 namespace thinpipe {
@@ -84,6 +85,29 @@ TEST(StateBytes, AreWeightsMomentsBasisAndSecondMoment) {
   EXPECT_EQ(state_bytes(config, kVocab, 1), 3 * 4 * count(1) + 12 * 4 * 8 + 12 * 12 * 4);
   config.train.precision = Precision::kFloat64;
   EXPECT_EQ(state_bytes(config, kVocab, 0), 3 * 8 * count(0) + 12 * 4 * 8);
+}
+
+// Bytes of the tensors in checkpoints that the program wrote; in a subspace model one counter of 8 bytes is among them.
+TEST(StateBytes, AreThoseOfRealCheckpoints) {
+  struct Case {
+    std::vector<std::string> settings;
+    uint64_t first, last;
+  };
+  const std::vector<Case> cases{
+      {{"model.mode=dense"}, 4000768, 4001536},
+      {{}, 1453064 - 8, 3927816 - 8},
+      {{"model.kv_heads=2", "model.qk_norm=true", "subspace.anchors=stage", "subspace.norm=split",
+        "optim.kind=row_adamw"},
+       4555528 - 8,
+       7339016 - 8},
+  };
+  for (const auto& [settings, first, last] : cases) {
+    std::vector<std::string> all{"pipeline.stages=2", "model.d=64", "model.heads=4"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    const auto config = parse_config("", "x.toml", all);
+    EXPECT_EQ(state_bytes(config, 4096, 0), first);
+    EXPECT_EQ(state_bytes(config, 4096, 1), last);
+  }
 }
 
 TEST(MessageBytes, AreThoseOfThePacks) {
