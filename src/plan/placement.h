@@ -34,8 +34,9 @@ inline constexpr int64_t kMostPlacedBlocks = 200;
 // time per microbatch is the least possible; each stage fits its machine by memory_plan(), the dense tail stays in the
 // last stage and no anchor group is split. Machines beyond the stages are left over. A speed that is not known counts
 // as the mean of those that are. Of equally fast placements the one that keeps the order of arrival longest, then the
-// one with more blocks early. The config must be validated; its own cuts do not matter. Exact up to kMostMachines and
-// kMostPlacedBlocks, more are an error, as are too few machines and a stage that fits nobody: it says who lacks what.
+// one whose stages take the most equal times, then the one with more blocks early. The config must be validated; its
+// own cuts do not matter. Exact up to kMostMachines and kMostPlacedBlocks, more are an error, as are too few machines
+// and a stage that fits nobody: it says who lacks what.
 Result<Placement> place(const RunConfig& config, int64_t vocab, const std::vector<Machine>& machines);
 
 // The config of a run that was placed so.
