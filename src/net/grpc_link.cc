@@ -11,14 +11,13 @@
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/sync_stream.h>
 
-#include <condition_variable>
-#include <mutex>
-#include <stop_token>
-#include <thread>
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
 #include "base/units.h"
+#include "net/opening_timeout.h"
+#include "net/path_probe.h"
 #include "net/stream_link.h"
 
 namespace thinpipe {
@@ -27,7 +26,7 @@ namespace {
 using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 using StreamFactory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-grpc::ChannelArguments channel_arguments(size_t max_message_bytes) {
+grpc::ChannelArguments channel_arguments(size_t max_message_bytes, const std::string& expected_name) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(max_buffer_bytes(max_message_bytes));
   arguments.SetResourceQuota(grpc::ResourceQuota("link").Resize(max_held_bytes(max_message_bytes)));
@@ -38,6 +37,7 @@ grpc::ChannelArguments channel_arguments(size_t max_message_bytes) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
+  if (!expected_name.empty()) arguments.SetSslTargetNameOverride(expected_name);
   return arguments;
 }
 
@@ -77,37 +77,37 @@ class ClientStream final : public ByteStream {
   std::unique_ptr<Stream> stream_;
 };
 
-// Cancels the stream unless it is destroyed in time. A deadline of gRPC's would end the whole stream, not its opening.
-class OpeningTimeout {
- public:
-  OpeningTimeout(ByteStream& stream, Duration timeout)
-      : watch_([this, &stream, timeout](const std::stop_token& stop) {
-          std::unique_lock lock(mutex_);
-          opened_.wait_for(lock, stop, timeout, [] { return false; });
-          if (stop.stop_requested()) return;
-          expired_ = true;
-          stream.cancel();
-        }) {}
+}  // namespace
 
-  // Ends the watch; whether it had cancelled.
-  bool expired() {
-    watch_.request_stop();
-    watch_.join();
-    return expired_;
-  }
+namespace {
 
- private:
-  std::mutex mutex_;
-  std::condition_variable_any opened_;
-  bool expired_ = false;
-  std::jthread watch_;
-};
+std::mutex refused_mutex;
+std::function<void(const std::string&)> on_refused;  // guarded by refused_mutex
+
+// gRPC has no other word for a server whose caller did not get past TLS.
+void hear_grpc(gpr_log_func_args* line) {
+  log_debug("gRPC: {}", line->message);
+  constexpr std::string_view kRefused = "Security handshake failed: ";
+  const std::string_view message = line->message;
+  if (!message.starts_with(kRefused)) return;
+  const std::lock_guard lock(refused_mutex);
+  // Behind the reason gRPC puts where in its sources it was found.
+  const auto reason = message.substr(kRefused.size());
+  if (on_refused) on_refused(one_line(reason.substr(0, reason.find(" {"))));
+}
 
 }  // namespace
 
+void hear_of_refused_handshakes(std::function<void(const std::string&)> listener) {
+  prepare_grpc();
+  const std::lock_guard lock(refused_mutex);
+  on_refused = std::move(listener);
+}
+
 void prepare_grpc() {
   static const bool done = [] {
-    gpr_set_log_function([](gpr_log_func_args* line) { log_debug("gRPC: {}", line->message); });
+    gpr_set_log_function(hear_grpc);
+    gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);  // a refused handshake is no more to gRPC
     grpc_init();
     return true;
   }();
@@ -115,12 +115,19 @@ void prepare_grpc() {
 }
 
 Result<std::unique_ptr<Link>> dial_link(const std::string& address, const LinkHello& hello, const LinkLimits& limits,
-                                        Duration timeout, std::shared_ptr<grpc::ChannelCredentials> credentials) {
+                                        Duration timeout, std::shared_ptr<grpc::ChannelCredentials> credentials,
+                                        const std::string& expected_name, PathFacts* measured) {
   prepare_grpc();
   if (!credentials) credentials = grpc::InsecureChannelCredentials();
-  auto channel = grpc::CreateCustomChannel(address, credentials, channel_arguments(limits.max_message_bytes));
+  const size_t largest = std::max(limits.max_message_bytes, measured != nullptr ? kProbeMessageBytes : 0);
+  auto channel = grpc::CreateCustomChannel(address, credentials, channel_arguments(largest, expected_name));
+  if (measured != nullptr) {
+    const auto facts = probe_path(address, channel, timeout);
+    if (!facts) return facts.error();
+    *measured = facts.value();
+  }
   auto stream = std::make_unique<ClientStream>(std::move(channel), hello);
-  OpeningTimeout watch(*stream, timeout);
+  OpeningTimeout watch([&opening = *stream] { opening.cancel(); }, timeout);
   const auto opened = stream->open();
   if (watch.expired()) return Error{fmt::format("{}: no answer within {}", address, format_duration(timeout))};
   if (!opened.ok()) return Error{fmt::format("{}: {}", address, one_line(opened.error().message))};

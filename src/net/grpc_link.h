@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,6 +16,8 @@ class ChannelCredentials;
 }
 
 namespace thinpipe {
+
+struct PathFacts;
 
 // What a dialling peer says of itself, and what the accepting side decides by.
 struct LinkHello {
@@ -39,15 +42,22 @@ struct LinkLimits {
 // - It stays until the process ends. By itself it goes when its last user goes, and may then wait 10 s for a poller.
 void prepare_grpc();
 
+// Calls the listener, on any thread and perhaps with locks of gRPC's held, when a caller of one of this process's
+// servers did not get past TLS, with what gRPC says about it. One listener per process; null: none any more.
+void hear_of_refused_handshakes(std::function<void(const std::string&)> listener);
+
 // Connects and returns when the other side has accepted the stream. An error when nobody listens there, when there is
 // no answer within the timeout, or when it is refused: then it holds the reason the other side gave.
 //
 // A process that vanishes without a word (its machine, its network) is noticed within about 20 s; one that ends, at
 // once: "connection to <address> lost: ...". A link that is destroyed gives what is queued half a second to leave.
 //
-// credentials: null is none at all, neither identity nor encryption.
+// credentials: null is none at all, neither identity nor encryption. expected_name: the name that the other side's
+// certificate must prove; "" is the address's own. measured: not null, the path is measured first (path_probe.h), on
+// the same connection, and the timeout is for each of the two.
 Result<std::unique_ptr<Link>> dial_link(const std::string& address, const LinkHello& hello, const LinkLimits& limits,
                                         Duration timeout,
-                                        std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
+                                        std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr,
+                                        const std::string& expected_name = "", PathFacts* measured = nullptr);
 
 }  // namespace thinpipe

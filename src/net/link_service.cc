@@ -10,16 +10,18 @@
 #include <grpcpp/support/method_handler.h>
 #include <grpcpp/support/sync_stream.h>
 
-#include <charconv>
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "net/call_metadata.h"
+#include "net/echo.h"
 #include "net/stream_link.h"
+#include "net/tls.h"
 
 namespace thinpipe {
 namespace {
@@ -46,24 +48,6 @@ class ServerStream final : public ByteStream {
   Stream& stream_;
 };
 
-Result<std::string> metadata_text(const grpc::ServerContext& context, const char* key) {
-  const auto& metadata = context.client_metadata();
-  if (metadata.count(key) != 1) return Error{fmt::format("the stream's metadata holds no {}, or several", key)};
-  const auto value = metadata.find(key)->second;
-  return std::string(value.data(), value.size());
-}
-
-template <class Number>
-Result<Number> metadata_number(const grpc::ServerContext& context, const char* key) {
-  const auto text = metadata_text(context, key);
-  if (!text) return text.error();
-  Number number{};
-  const char* end = text.value().data() + text.value().size();
-  const auto [stopped, fault] = std::from_chars(text.value().data(), end, number);
-  if (fault != std::errc{} || stopped != end) return Error{fmt::format("{} is '{}', not a number", key, text.value())};
-  return number;
-}
-
 Result<LinkHello> read_hello(const grpc::ServerContext& context) {
   const auto run = metadata_text(context, kRunKey);
   if (!run) return run.error();
@@ -81,23 +65,30 @@ Result<LinkHello> read_hello(const grpc::ServerContext& context) {
 // The handler of a stream stays in run() for the stream's life: first the stream waits to be taken, then for its end.
 class LinkService::Exchange final : public grpc::Service {
  public:
-  explicit Exchange(LinkGate gate) : gate_(std::move(gate)) {
+  Exchange(LinkGate gate, LinkHooks hooks) : gate_(std::move(gate)), hooks_(std::move(hooks)) {
     using Handler = grpc::internal::BidiStreamingHandler<Exchange, grpc::ByteBuffer, grpc::ByteBuffer>;
     AddMethod(new grpc::internal::RpcServiceMethod(  // gRPC takes both
         kExchangeMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
         new Handler(
             [](Exchange* self, grpc::ServerContext* context, Stream* stream) { return self->run(*context, *stream); },
             this)));
+    using EchoHandler = grpc::internal::RpcMethodHandler<Exchange, grpc::ByteBuffer, grpc::ByteBuffer>;
+    AddMethod(new grpc::internal::RpcServiceMethod(
+        kEchoMethod, grpc::internal::RpcMethod::NORMAL_RPC,
+        new EchoHandler([](Exchange* self, grpc::ServerContext* context, const grpc::ByteBuffer* request,
+                           grpc::ByteBuffer* answer) { return self->echo(*context, *request, *answer); },
+                        this)));
   }
 
-  Result<std::unique_ptr<Link>> wait_for(int64_t boundary, uint64_t epoch, const LinkLimits& limits,
-                                         const std::stop_token& stop) {
+  Result<std::unique_ptr<Link>> wait_for(int64_t boundary, uint64_t epoch, const std::string& from_peer,
+                                         const LinkLimits& limits, const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     Call* call = nullptr;
-    changed_.wait(lock, stop, [&] { return shut_down_ || (call = waiting_call(boundary, epoch)) != nullptr; });
+    changed_.wait(lock, stop,
+                  [&] { return shut_down_ || (call = waiting_call(boundary, epoch, from_peer)) != nullptr; });
     if (shut_down_) return Error{*shut_down_};
     if (call == nullptr) return Error{fmt::format("no longer waiting for the link of boundary {}", boundary)};
-    waiting_.erase(boundary);
+    std::erase(waiting_, call);
     call->pump = std::make_shared<StreamPump>(std::make_unique<ServerStream>(call->context, call->stream),
                                               StreamLinkOptions{.peer = one_line(call->hello.from_peer),
                                                                 .capacity_out = limits.capacity_up,
@@ -130,8 +121,21 @@ class LinkService::Exchange final : public grpc::Service {
     Stream& stream;
     bool answered = false;                              // and may be taken: from then on the pump alone uses the stream
     std::optional<std::string> dropped = std::nullopt;  // the reason
+    bool refused = false;                               // dropped because it was not the one to take
     std::shared_ptr<StreamPump> pump = nullptr;         // taken
   };
+
+  grpc::Status echo(const grpc::ServerContext& context, const grpc::ByteBuffer& request, grpc::ByteBuffer& answer) {
+    if (hooks_.may_measure) {
+      if (const auto allowed = hooks_.may_measure(caller_of(context)); !allowed) {
+        return {grpc::StatusCode::PERMISSION_DENIED, allowed.error().message};
+      }
+    }
+    const auto made = echo_answer(request);
+    if (!made) return {grpc::StatusCode::INVALID_ARGUMENT, made.error().message};
+    answer = made.value();
+    return grpc::Status::OK;
+  }
 
   grpc::Status run(grpc::ServerContext& context, Stream& stream) {
     const auto hello = read_hello(context);
@@ -153,19 +157,41 @@ class LinkService::Exchange final : public grpc::Service {
   Status admit(Call& call) {
     const std::lock_guard lock(mutex_);
     if (shut_down_) return Error{*shut_down_};
-    const auto [slot, is_new] = waiting_.try_emplace(call.hello.boundary, &call);
-    if (!is_new) {
-      const auto& other = slot->second->hello;
-      if (other.epoch > call.hello.epoch) {
+    const auto& hello = call.hello;
+    const auto same = std::find_if(waiting_.begin(), waiting_.end(), [&](const Call* other) {
+      return other->hello.boundary == hello.boundary && other->hello.from_peer == hello.from_peer;
+    });
+    if (same != waiting_.end()) {
+      const auto& other = (*same)->hello;
+      if (other.epoch > hello.epoch) {
         return Error{
-            fmt::format("boundary {} is at epoch {} already, not {}", other.boundary, other.epoch, call.hello.epoch)};
+            fmt::format("boundary {} is at epoch {} already, not {}", other.boundary, other.epoch, hello.epoch)};
       }
-      slot->second->dropped = fmt::format("a newer stream for boundary {} took its place", other.boundary);
-      slot->second = &call;
-      changed_.notify_all();
+      drop(*same, fmt::format("a newer stream for boundary {} took its place", other.boundary));
+    }
+    waiting_.push_back(&call);
+    if (waiting_.size() > kMaxWaiting) {
+      drop(oldest_of_busiest(),
+           fmt::format("more than {} streams wait, and this is the oldest of its peer's", kMaxWaiting));
     }
     calls_.insert(&call);
     return {};
+  }
+
+  // With the mutex held, as the next two.
+  void drop(Call* call, std::string reason) {
+    call->dropped = std::move(reason);
+    std::erase(waiting_, call);
+    changed_.notify_all();
+  }
+
+  Call* oldest_of_busiest() const {
+    const auto streams_of = [&](const Call* call) {
+      return std::count_if(waiting_.begin(), waiting_.end(),
+                           [&](const Call* other) { return other->hello.from_peer == call->hello.from_peer; });
+    };
+    return *std::max_element(waiting_.begin(), waiting_.end(),
+                             [&](const Call* a, const Call* b) { return streams_of(a) < streams_of(b); });
   }
 
   void serve(Call& call) {
@@ -182,54 +208,79 @@ class LinkService::Exchange final : public grpc::Service {
     if (!call.dropped) return;
     lock.unlock();
     call.stream.Write(last_word(*call.dropped));
+    if (call.refused && hooks_.on_refused) hooks_.on_refused(one_line(*call.dropped));
   }
 
-  // The one to take; drops one that is of no use any more. With the mutex held.
-  Call* waiting_call(int64_t boundary, uint64_t epoch) {
-    const auto slot = waiting_.find(boundary);
-    if (slot == waiting_.end() || slot->second->hello.epoch > epoch) return nullptr;
-    Call& call = *slot->second;
-    if (call.hello.epoch == epoch && !call.context.IsCancelled()) return call.answered ? &call : nullptr;
-    call.dropped = fmt::format("boundary {} is at epoch {} now, not {}", boundary, epoch, call.hello.epoch);
-    waiting_.erase(slot);
-    changed_.notify_all();
-    return nullptr;
+  // The one to take; drops those that are of no use any more.
+  Call* waiting_call(int64_t boundary, uint64_t epoch, const std::string& from_peer) {
+    Call* found = nullptr;
+    const auto all = waiting_;  // drop() changes it
+    for (auto* call : all) {
+      const auto& hello = call->hello;
+      if (hello.boundary != boundary || hello.epoch > epoch) continue;
+      if (hello.epoch < epoch || call->context.IsCancelled()) {
+        drop(call, fmt::format("boundary {} is at epoch {} now, not {}", boundary, epoch, hello.epoch));
+      } else if (!from_peer.empty() && hello.from_peer != from_peer) {
+        call->refused = true;
+        drop(call, fmt::format("boundary {} of epoch {} belongs to {}, not to {}", boundary, epoch, from_peer,
+                               hello.from_peer));
+      } else if (call->answered) {
+        found = call;
+      }
+    }
+    return found;
   }
 
   const LinkGate gate_;
+  const LinkHooks hooks_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::optional<std::string> shut_down_;  // the reason
-  std::map<int64_t, Call*> waiting_;      // by boundary
+  std::vector<Call*> waiting_;            // in the order in which they came
   std::set<Call*> calls_;                 // waiting, taken or about to leave
 };
 
-LinkService::LinkService(LinkGate gate) : exchange_(std::make_unique<Exchange>(std::move(gate))) {}
+LinkService::LinkService(LinkGate gate, LinkHooks hooks)
+    : exchange_(std::make_unique<Exchange>(std::move(gate), std::move(hooks))) {}
 LinkService::~LinkService() = default;
 
-Result<std::unique_ptr<Link>> LinkService::wait_for(int64_t boundary, uint64_t epoch, const LinkLimits& limits,
-                                                    const std::stop_token& stop) {
-  return exchange_->wait_for(boundary, epoch, limits, stop);
+Result<std::unique_ptr<Link>> LinkService::wait_for(int64_t boundary, uint64_t epoch, const std::string& from_peer,
+                                                    const LinkLimits& limits, const std::stop_token& stop) {
+  return exchange_->wait_for(boundary, epoch, from_peer, limits, stop);
 }
 
 void LinkService::shutdown(const std::string& reason) { exchange_->shutdown(reason); }
 
 grpc::Service& LinkService::grpc_service() { return *exchange_; }
 
-LinkServer::LinkServer(LinkGate gate) : service_(std::move(gate)) {}
+LinkServer::LinkServer(LinkGate gate, LinkHooks hooks) : service_(std::move(gate), std::move(hooks)) {}
 
 LinkServer::~LinkServer() { shutdown("the other end's server is gone"); }
 
 Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::string& listen_address, size_t max_message_bytes,
                                                       LinkGate gate,
-                                                      std::shared_ptr<grpc::ServerCredentials> credentials) {
+                                                      std::shared_ptr<grpc::ServerCredentials> credentials,
+                                                      LinkHooks hooks) {
+  return start(std::vector{listen_address}, max_message_bytes, std::move(gate), std::move(credentials),
+               std::move(hooks));
+}
+
+Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::vector<std::string>& listen_addresses,
+                                                      size_t max_message_bytes, LinkGate gate,
+                                                      std::shared_ptr<grpc::ServerCredentials> credentials,
+                                                      LinkHooks hooks) {
+  TP_CHECK(!listen_addresses.empty(), "a server that listens nowhere");
   if (!credentials) credentials = grpc::InsecureServerCredentials();
   prepare_grpc();
-  std::unique_ptr<LinkServer> self(new LinkServer(std::move(gate)));
+  std::unique_ptr<LinkServer> self(new LinkServer(std::move(gate), std::move(hooks)));
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(listen_address, credentials, &self->port_);
+  self->ports_.resize(listen_addresses.size());
+  for (size_t i = 0; i < listen_addresses.size(); ++i) {
+    builder.AddListeningPort(listen_addresses[i], credentials, &self->ports_[i]);
+  }
   builder.RegisterService(&self->service_.grpc_service());
-  builder.SetMaxReceiveMessageSize(max_buffer_bytes(max_message_bytes));
+  // One limit for both methods; a link that takes less says so itself.
+  builder.SetMaxReceiveMessageSize(max_buffer_bytes(std::max(max_message_bytes, kMaxEchoBytes + kEchoHeaderBytes)));
   builder.SetResourceQuota(grpc::ResourceQuota("links").Resize(max_held_bytes(max_message_bytes)));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers could share a port and not know
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -240,8 +291,9 @@ Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::string& listen_
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   self->server_ = builder.BuildAndStart();
-  if (!self->server_ || self->port_ == 0) {
-    return Error{fmt::format("cannot listen on {}: not an address of this machine, or taken", listen_address)};
+  for (size_t i = 0; i < listen_addresses.size(); ++i) {
+    if (self->server_ && self->ports_[i] != 0) continue;
+    return Error{fmt::format("cannot listen on {}: not an address of this machine, or taken", listen_addresses[i])};
   }
   return self;
 }

@@ -27,20 +27,32 @@ using LinkCaller = Caller;
 // not wait for the dialler.
 using LinkGate = std::function<Status(const LinkHello&, const LinkCaller&)>;
 
+// Called by many threads at once, with none of the service's locks held.
+struct LinkHooks {
+  // Who may measure the path (path_probe.h); an error refuses it. None: whoever the credentials let in.
+  std::function<Status(const LinkCaller&)> may_measure = nullptr;
+  // A stream that was let in was not the one that wait_for() was told to take, and why.
+  std::function<void(const std::string& reason)> on_refused = nullptr;
+};
+
 // All from any thread.
 class LinkService {
  public:
-  explicit LinkService(LinkGate gate);
+  // No more streams wait at once. One more drops the oldest of the peer that has most, so that nobody displaces others.
+  static constexpr size_t kMaxWaiting = 16;
+
+  explicit LinkService(LinkGate gate, LinkHooks hooks = {});
   // The server that runs it must have been shut down. Links taken from it may live on, closed.
   ~LinkService();
   LinkService(const LinkService&) = delete;
   LinkService& operator=(const LinkService&) = delete;
 
-  // Waits for the stream of that boundary and epoch; an error when stop is requested or the service is shut down. At
-  // most one stream waits per boundary: a newer one of the same epoch or a later one takes its place, one of an earlier
-  // epoch is refused; those of epochs before this one are closed. All are told why.
-  Result<std::unique_ptr<Link>> wait_for(int64_t boundary, uint64_t epoch, const LinkLimits& limits,
-                                         const std::stop_token& stop = {});
+  // Waits for the stream of that boundary and epoch from that peer; "" is anyone's, the last that came. An error when
+  // stop is requested or the service is shut down. At most one stream waits per boundary and peer: a newer one of the
+  // same epoch or a later one takes its place, one of an earlier epoch is refused. Those of epochs before this one, and
+  // those of other peers for this one, are closed. All are told why. That a peer is who it says is up to the gate.
+  Result<std::unique_ptr<Link>> wait_for(int64_t boundary, uint64_t epoch, const std::string& from_peer,
+                                         const LinkLimits& limits, const std::stop_token& stop = {});
 
   // For good: closes every stream, taken or not, with this reason; wakes every wait_for() and refuses what comes.
   void shutdown(const std::string& reason);
@@ -60,24 +72,32 @@ class LinkServer {
   // credentials: null is none at all, neither identity nor encryption.
   static Result<std::unique_ptr<LinkServer>> start(const std::string& listen_address, size_t max_message_bytes,
                                                    LinkGate gate,
-                                                   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr);
+                                                   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
+                                                   LinkHooks hooks = {});
+  // At several addresses; all of them or none.
+  static Result<std::unique_ptr<LinkServer>> start(const std::vector<std::string>& listen_addresses,
+                                                   size_t max_message_bytes, LinkGate gate,
+                                                   std::shared_ptr<grpc::ServerCredentials> credentials,
+                                                   LinkHooks hooks);
   // Shuts down, unless that has been done.
   ~LinkServer();
   LinkServer(const LinkServer&) = delete;
   LinkServer& operator=(const LinkServer&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return ports_.front(); }
+  // In the order of the addresses.
+  const std::vector<int>& ports() const { return ports_; }
   LinkService& service() { return service_; }
 
   // Closes every stream with the reason, gives what is queued half a second to leave and stops listening. Once.
   void shutdown(const std::string& reason);
 
  private:
-  explicit LinkServer(LinkGate gate);
+  LinkServer(LinkGate gate, LinkHooks hooks);
 
   LinkService service_;
   std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  std::vector<int> ports_;
 };
 
 }  // namespace thinpipe

@@ -68,6 +68,7 @@ struct PacketRules {
   size_t max_payload_bytes = 0;
   int64_t microbatches = 0;       // M: a training packet's microbatch is below it
   int64_t eval_microbatches = 0;  // an evaluation's is below this
+  std::string neighbour = {};     // who is at the other end, for the reasons; empty: not known
 };
 
 // "" when the tag is one that a run under these rules can have, else what is wrong: "microbatch 4 of a step of 4".

@@ -18,13 +18,19 @@ size_t most_held(const PacketRules& rules) {
   return 2 * static_cast<size_t>(2 * rules.microbatches + 1 + rules.eval_microbatches);
 }
 
+// "boundary 2", "boundary 2 (alice)"
+std::string place_of(const PacketRules& rules) {
+  if (rules.neighbour.empty()) return fmt::format("boundary {}", rules.boundary);
+  return fmt::format("boundary {} ({})", rules.boundary, rules.neighbour);
+}
+
 // The first tag of a step in a map or set.
 PacketTag first_of(uint64_t epoch, int64_t step) { return {epoch, step, 0, PacketKind::kForward}; }
 
 }  // namespace
 
 PacketLink::PacketLink(std::unique_ptr<Link> link, PacketRules rules, uint64_t epoch)
-    : link_(std::move(link)), rules_(rules), most_held_(most_held(rules)), epoch_(epoch) {
+    : link_(std::move(link)), rules_(std::move(rules)), most_held_(most_held(rules_)), epoch_(epoch) {
   receiver_ = std::thread([this] { receive_until_closed(); });
 }
 
@@ -122,12 +128,12 @@ Result<std::vector<std::byte>> PacketLink::receive(const PacketTag& tag, int64_t
 
   auto& [header, payload] = node.mapped();
   if (header.basis_version != basis_version) {
-    return Error{fmt::format("boundary {}: {} is of basis version {}; this stage is at version {}", rules_.boundary,
+    return Error{fmt::format("{}: {} is of basis version {}; this stage is at version {}", place_of(rules_),
                              to_string(tag), header.basis_version, basis_version)};
   }
   if (header.rows != rows.value_or(header.rows) || header.cols != cols.value_or(header.cols)) {
-    return Error{fmt::format("boundary {}: {} is of {} x {}; {} x {} is right", rules_.boundary, to_string(tag),
-                             header.rows, header.cols, rows.value_or(header.rows), cols.value_or(header.cols))};
+    return Error{fmt::format("{}: {} is of {} x {}; {} x {} is right", place_of(rules_), to_string(tag), header.rows,
+                             header.cols, rows.value_or(header.rows), cols.value_or(header.cols))};
   }
   return std::move(payload);
 }
@@ -215,7 +221,7 @@ Status PacketLink::accept(Packet packet) {
   return {};
 }
 
-void PacketLink::fail(const std::string& reason) { close(fmt::format("boundary {}: {}", rules_.boundary, reason)); }
+void PacketLink::fail(const std::string& reason) { close(fmt::format("{}: {}", place_of(rules_), reason)); }
 
 void PacketLink::close(const std::string& reason) {
   {

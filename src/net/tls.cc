@@ -119,7 +119,7 @@ std::shared_ptr<grpc::ChannelCredentials> tls_channel_without_identity(const std
 
 void expect_name(grpc::ChannelArguments& arguments, const std::string& san) { arguments.SetSslTargetNameOverride(san); }
 
-Caller caller_of(const grpc::ServerContext& context) {
+Caller caller_of(const grpc::ServerContextBase& context) {
   Caller caller{.address = context.peer(), .names = {}, .authenticated = false};
   const auto proven = context.auth_context();
   if (!proven || !proven->IsPeerAuthenticated()) return caller;

@@ -15,7 +15,7 @@ namespace grpc {
 class ChannelArguments;
 class ChannelCredentials;
 class ServerCredentials;
-class ServerContext;
+class ServerContextBase;
 }  // namespace grpc
 
 namespace thinpipe {
@@ -62,6 +62,6 @@ struct Caller {
 };
 
 // Of a session taken up again nothing counts as proven: TLS would not look at the certificate's dates any more.
-Caller caller_of(const grpc::ServerContext& context);
+Caller caller_of(const grpc::ServerContextBase& context);
 
 }  // namespace thinpipe

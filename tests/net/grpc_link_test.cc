@@ -63,7 +63,7 @@ TEST(GrpcLink, TheGateHearsWhatTheDiallerSaysOfItself) {
   });
   const LinkHello said{"a run\n\xff", std::string("p\0q", 3), -3, UINT64_MAX};
   const auto upper = dial(*server, said);
-  const auto lower = server->service().wait_for(said.boundary, said.epoch, kLimits).take();
+  const auto lower = server->service().wait_for(said.boundary, said.epoch, "", kLimits).take();
   EXPECT_EQ(heard, said);
   EXPECT_NE(from.address.find("127.0.0.1"), std::string::npos) << from.address;
   EXPECT_TRUE(from.names.empty());
@@ -132,7 +132,7 @@ TEST(GrpcLink, AKilledDiallerClosesTheLinkWithAReason) {
   const auto server = start_server();
   test::PeerProcess peer({THINPIPE_PEER_PROGRAM, "send", address_of(*server), "1000000"});
   const LinkLimits limits{kTransferCapacity, 1, kTransferMessageBytes};
-  const auto link = server->service().wait_for(0, 0, limits).take();
+  const auto link = server->service().wait_for(0, 0, "", limits).take();
   ASSERT_TRUE(link->receive().ok());
   peer.kill();
   Result<MessageBytes> last = link->receive();
@@ -144,7 +144,7 @@ TEST(GrpcLink, AKilledDiallerClosesTheLinkWithAReason) {
 TEST(GrpcLink, AKilledPeerWakesASenderWhileArrivalsPileUp) {
   const auto server = start_server();
   test::PeerProcess peer({THINPIPE_PEER_PROGRAM, "send", address_of(*server), "1000000"});
-  const auto link = server->service().wait_for(0, 0, {1, 1, kTransferMessageBytes}).take();
+  const auto link = server->service().wait_for(0, 0, "", {1, 1, kTransferMessageBytes}).take();
   std::thread sender([&] {
     while (link->send(MessageBytes(kTransferMessageBytes)).ok()) continue;  // the peer takes none
   });
@@ -154,12 +154,13 @@ TEST(GrpcLink, AKilledPeerWakesASenderWhileArrivalsPileUp) {
 }
 
 TEST(GrpcLink, AMessageAboveTheLimitClosesTheLinkAndSaysSo) {
-  constexpr LinkLimits kLarge{4, 4, 1 << 20};
+  constexpr size_t kServersOwn = size_t{2} << 20;  // of those above what an echo may hold
+  constexpr LinkLimits kLarge{4, 4, kServersOwn + 1};
   constexpr LinkLimits kSmall{4, 4, 2000};
   {
     const auto server = start_server();  // the link's limit below the server's
     const auto upper = dial(*server, hello_for(0), kLarge);
-    const auto lower = server->service().wait_for(0, 1, kSmall).take();
+    const auto lower = server->service().wait_for(0, 1, "", kSmall).take();
     ASSERT_TRUE(upper->send(MessageBytes(2000)).ok());
     ASSERT_TRUE(upper->send(MessageBytes(2001)).ok());
     ASSERT_TRUE(lower->receive().ok());
@@ -167,19 +168,19 @@ TEST(GrpcLink, AMessageAboveTheLimitClosesTheLinkAndSaysSo) {
     EXPECT_TRUE(fails_with(upper->receive(), "a peer sent a message of 2001 bytes, the most is 2000"));
   }
   {
-    const auto server = start_server(let_in, 2000);  // the server's own
+    const auto server = start_server(let_in, kServersOwn);  // the server's own
     const auto upper = dial(*server, hello_for(0), kLarge);
-    const auto lower = server->service().wait_for(0, 1, kSmall).take();
-    ASSERT_TRUE(upper->send(MessageBytes(2000)).ok());
-    ASSERT_TRUE(upper->send(MessageBytes(2001)).ok());
+    const auto lower = server->service().wait_for(0, 1, "", kLarge).take();
+    ASSERT_TRUE(upper->send(MessageBytes(kServersOwn)).ok());
+    ASSERT_TRUE(upper->send(MessageBytes(kServersOwn + 1)).ok());
     ASSERT_TRUE(lower->receive().ok());
     EXPECT_TRUE(fails_with(lower->receive(), "a message above the server's limit"));
-    EXPECT_TRUE(fails_with(upper->receive(), "larger than max (2002 vs. 2001)"));
+    EXPECT_TRUE(fails_with(upper->receive(), "larger than max (2097154 vs. 2097153)"));
   }
   {
     const auto server = start_server();  // the dialler's
     const auto upper = dial(*server, hello_for(0), kSmall);
-    const auto lower = server->service().wait_for(0, 1, kLarge).take();
+    const auto lower = server->service().wait_for(0, 1, "", kLarge).take();
     ASSERT_TRUE(lower->send(MessageBytes(2000)).ok());
     ASSERT_TRUE(lower->send(MessageBytes(2001)).ok());
     ASSERT_TRUE(upper->receive().ok());
@@ -194,7 +195,7 @@ TEST(GrpcLink, AHugeMessageIsCutOffWhileItArrives) {
   for (const bool to_server : {true, false}) {
     const auto server = start_server(let_in, to_server ? 2000 : kHuge);
     const auto upper = dial(*server, hello_for(0), {1, 1, to_server ? kHuge : 2000});
-    const auto lower = server->service().wait_for(0, 1, {1, 1, to_server ? 2000 : kHuge}).take();
+    const auto lower = server->service().wait_for(0, 1, "", {1, 1, to_server ? 2000 : kHuge}).take();
     ASSERT_TRUE((to_server ? upper : lower)->send(MessageBytes(kHuge)).ok());
     EXPECT_FALSE((to_server ? lower : upper)->receive().ok());
     EXPECT_LT(tcp_bytes_of_port(server->port()).received, kHuge * 2 / 3);
@@ -214,7 +215,7 @@ TEST(GrpcLink, AReasonIsOneLineOfBoundedLengthWhereItArrives) {
 TEST(GrpcLink, AMessageInADirectionWithoutRoomClosesTheLink) {
   const auto server = start_server();
   const auto upper = dial(*server, hello_for(0), {1, 1, 100});
-  const auto lower = server->service().wait_for(0, 1, {0, 1, 100}).take();
+  const auto lower = server->service().wait_for(0, 1, "", {0, 1, 100}).take();
   ASSERT_TRUE(upper->send(MessageBytes(8)).ok());
   EXPECT_TRUE(fails_with(lower->receive(), "in a direction without room for any"));
   EXPECT_TRUE(fails_with(upper->receive(), "in a direction without room for any"));
@@ -257,7 +258,7 @@ TEST(GrpcLink, ANewServerOfAnOldPortIsReachedAtOnce) {
   EXPECT_FALSE(old->receive().ok());
   server = LinkServer::start(address, kMaxMessageBytes, let_in).take();
   const auto upper = dial(*server, hello_for(0));
-  const auto lower = server->service().wait_for(0, 1, kLimits).take();
+  const auto lower = server->service().wait_for(0, 1, "", kLimits).take();
   EXPECT_EQ(send_many(*upper, 1, 1), 1u);
   EXPECT_EQ(receive_many(*lower, 1, 1), 1u);
 }

@@ -30,7 +30,7 @@ class GrpcLinks {
   std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make(int64_t capacity_down, int64_t capacity_up) {
     const LinkLimits limits{capacity_down, capacity_up, kMaxMessageBytes};
     auto upper = dial_link(address_of(*server_), hello_for(0), limits, kDialTimeout).take();
-    auto lower = server_->service().wait_for(0, 1, limits).take();
+    auto lower = server_->service().wait_for(0, 1, "", limits).take();
     return {std::move(upper), std::move(lower)};
   }
 

@@ -8,6 +8,8 @@
 #include <grpcpp/support/sync_stream.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "net/grpc_links.h"
 #include "net/link_conformance.h"
 #include "net/stream_link.h"
@@ -31,8 +33,8 @@ TEST(LinkService, GivesEachBoundaryItsOwnStream) {
   const auto server = start_server();
   const auto upper_five = dial(*server, hello_for(5));
   const auto upper_six = dial(*server, hello_for(6));
-  const auto lower_six = server->service().wait_for(6, 1, kLimits).take();
-  const auto lower_five = server->service().wait_for(5, 1, kLimits).take();
+  const auto lower_six = server->service().wait_for(6, 1, "", kLimits).take();
+  const auto lower_five = server->service().wait_for(5, 1, "", kLimits).take();
   expect_connected(*upper_five, *lower_five, 5);
   expect_connected(*upper_six, *lower_six, 6);
 }
@@ -40,7 +42,7 @@ TEST(LinkService, GivesEachBoundaryItsOwnStream) {
 TEST(LinkService, AWorkerMayWaitBeforeTheDiallerComes) {
   const auto server = start_server();
   std::unique_ptr<Link> lower;
-  std::thread worker([&] { lower = server->service().wait_for(0, 1, kLimits).take(); });
+  std::thread worker([&] { lower = server->service().wait_for(0, 1, "", kLimits).take(); });
   const auto upper = dial(*server, hello_for(0));
   worker.join();
   expect_connected(*upper, *lower, 1);
@@ -50,7 +52,7 @@ TEST(LinkService, ADiallerMaySendBeforeTheWorkerTakesTheStream) {
   const auto server = start_server();
   const auto upper = dial(*server, hello_for(0));
   EXPECT_EQ(send_many(*upper, 1, 4), 4u);
-  const auto lower = server->service().wait_for(0, 1, kLimits).take();
+  const auto lower = server->service().wait_for(0, 1, "", kLimits).take();
   EXPECT_EQ(receive_many(*lower, 1, 4), 4u);
 }
 
@@ -59,7 +61,7 @@ TEST(LinkService, ANewerStreamTakesThePlaceOfOneThatWaits) {
   const auto old = dial(*server, hello_for(0));
   auto newer = dial(*server, hello_for(0));
   EXPECT_TRUE(fails_with(old->receive(), "a newer stream for boundary 0 took its place"));
-  const auto lower = server->service().wait_for(0, 1, kLimits).take();
+  const auto lower = server->service().wait_for(0, 1, "", kLimits).take();
   expect_connected(*newer, *lower, 1);
 }
 
@@ -67,7 +69,7 @@ TEST(LinkService, AStreamOfAnEpochThatIsOverIsClosed) {
   const auto server = start_server();
   const auto old = dial(*server, hello_for(0, 1));
   std::unique_ptr<Link> lower;
-  std::thread worker([&] { lower = server->service().wait_for(0, 2, kLimits).take(); });
+  std::thread worker([&] { lower = server->service().wait_for(0, 2, "", kLimits).take(); });
   EXPECT_TRUE(fails_with(old->receive(), "boundary 0 is at epoch 2 now, not 1"));
   const auto upper = dial(*server, hello_for(0, 2));
   worker.join();
@@ -79,12 +81,61 @@ TEST(LinkService, AStreamOfALaterEpochWaitsForIts) {
   const auto upper = dial(*server, hello_for(0, 2));
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_FALSE(server->service().wait_for(0, 1, kLimits, stop.get_token()).ok());
+  EXPECT_FALSE(server->service().wait_for(0, 1, "", kLimits, stop.get_token()).ok());
   const auto error = dial_link(address_of(*server), hello_for(0, 1), kLimits, kDialTimeout);
   ASSERT_FALSE(error.ok());
   EXPECT_TRUE(holds(error.error(), "boundary 0 is at epoch 2 already, not 1"));
-  const auto lower = server->service().wait_for(0, 2, kLimits).take();
+  const auto lower = server->service().wait_for(0, 2, "", kLimits).take();
   expect_connected(*upper, *lower, 1);
+}
+
+LinkHello hello_of(const std::string& peer, int64_t boundary = 0, uint64_t epoch = 1) {
+  return {"a run", peer, boundary, epoch};
+}
+
+TEST(LinkService, AnotherPeersStreamDoesNotDisplaceTheOneToTake) {
+  std::promise<std::string> refused;
+  const auto server = LinkServer::start("127.0.0.1:0", kMaxMessageBytes, let_in, nullptr,
+                                        {.on_refused = [&](const std::string& why) { refused.set_value(why); }})
+                          .take();
+  const auto upper = dial(*server, hello_of("ann"));
+  const auto other = dial(*server, hello_of("bob"));
+  const auto elsewhere = dial(*server, hello_of("bob", 1));
+  const auto later = dial(*server, hello_of("cid", 0, 2));
+  const auto lower = server->service().wait_for(0, 1, "ann", kLimits).take();
+  const std::string why = "boundary 0 of epoch 1 belongs to ann, not to bob";
+  EXPECT_TRUE(fails_with(other->receive(), why));
+  EXPECT_EQ(refused.get_future().get(), why);
+  expect_connected(*upper, *lower, 1);
+  expect_connected(*elsewhere, *server->service().wait_for(1, 1, "bob", kLimits).take(), 2);
+  expect_connected(*later, *server->service().wait_for(0, 2, "cid", kLimits).take(), 3);
+}
+
+TEST(LinkService, AnotherPeersStreamIsRefusedWhileAWorkerWaits) {
+  const auto server = start_server();
+  std::unique_ptr<Link> lower;
+  std::thread worker([&] { lower = server->service().wait_for(0, 1, "ann", kLimits).take(); });
+  const auto other = dial(*server, hello_of("bob"));
+  EXPECT_TRUE(fails_with(other->receive(), "belongs to ann, not to bob"));
+  const auto upper = dial(*server, hello_of("ann"));
+  worker.join();
+  expect_connected(*upper, *lower, 1);
+}
+
+TEST(LinkService, WhoeverFloodsItDropsStreamsOfItsOwn) {
+  const auto server = start_server();
+  const auto upper = dial(*server, hello_of("ann"));
+  std::vector<std::unique_ptr<Link>> flood;
+  for (size_t number = 0; number < LinkService::kMaxWaiting + 3; ++number) {
+    flood.push_back(dial(*server, hello_of("bob", static_cast<int64_t>(number))));
+  }
+  for (size_t number = 0; number < 4; ++number) {
+    EXPECT_TRUE(fails_with(flood[number]->receive(), "more than 16 streams wait"));
+  }
+  const auto lower = server->service().wait_for(0, 1, "ann", kLimits).take();
+  expect_connected(*upper, *lower, 1);
+  expect_connected(*flood[4], *server->service().wait_for(4, 1, "bob", kLimits).take(), 2);
+  server->shutdown("all has been seen");
 }
 
 TEST(LinkService, AWaitEndsWhenItIsToldTo) {
@@ -93,7 +144,7 @@ TEST(LinkService, AWaitEndsWhenItIsToldTo) {
   std::latch waiting(1);
   std::thread worker([&] {
     waiting.count_down();
-    const auto link = server->service().wait_for(3, 1, kLimits, stop.get_token());
+    const auto link = server->service().wait_for(3, 1, "", kLimits, stop.get_token());
     ASSERT_FALSE(link.ok());
     EXPECT_TRUE(holds(link.error(), "no longer waiting for the link of boundary 3"));
   });
@@ -105,12 +156,12 @@ TEST(LinkService, AWaitEndsWhenItIsToldTo) {
 TEST(LinkService, AShutdownClosesEverythingWithItsReason) {
   const auto server = start_server();
   const auto taken_upper = dial(*server, hello_for(0));
-  const auto taken_lower = server->service().wait_for(0, 1, kLimits).take();
+  const auto taken_lower = server->service().wait_for(0, 1, "", kLimits).take();
   const auto waits = dial(*server, hello_for(1));
   std::latch waiting(1);
   std::thread worker([&] {
     waiting.count_down();
-    const auto link = server->service().wait_for(2, 1, kLimits);
+    const auto link = server->service().wait_for(2, 1, "", kLimits);
     ASSERT_FALSE(link.ok());
     EXPECT_TRUE(holds(link.error(), "this worker goes home"));
   });
@@ -120,14 +171,14 @@ TEST(LinkService, AShutdownClosesEverythingWithItsReason) {
   EXPECT_TRUE(fails_with(taken_upper->receive(), "this worker goes home"));
   EXPECT_TRUE(fails_with(taken_lower->receive(), "this worker goes home"));
   EXPECT_TRUE(fails_with(waits->receive(), "this worker goes home"));
-  EXPECT_FALSE(server->service().wait_for(1, 1, kLimits).ok());
+  EXPECT_FALSE(server->service().wait_for(1, 1, "", kLimits).ok());
 }
 
 // Nobody takes what the server's end has queued: more than flow control lets through.
 TEST(LinkService, AShutdownDoesNotWaitForAPeerThatTakesNothing) {
   const auto server = start_server();
   const auto upper = dial(*server, hello_for(0));
-  const auto lower = server->service().wait_for(0, 1, kLimits).take();
+  const auto lower = server->service().wait_for(0, 1, "", kLimits).take();
   for (int number = 0; number < 6; ++number) ASSERT_TRUE(lower->send(MessageBytes(kMaxMessageBytes)).ok());
   server->shutdown("this worker goes home");
   EXPECT_TRUE(fails_with(lower->receive(), "this worker goes home"));
@@ -136,7 +187,7 @@ TEST(LinkService, AShutdownDoesNotWaitForAPeerThatTakesNothing) {
 TEST(LinkService, ALinkMayOutliveItsServer) {
   auto server = start_server();
   const auto upper = dial(*server, hello_for(0));
-  const auto lower = server->service().wait_for(0, 1, kLimits).take();
+  const auto lower = server->service().wait_for(0, 1, "", kLimits).take();
   server.reset();
   EXPECT_TRUE(fails_with(lower->receive(), "the other end's server is gone"));
   EXPECT_FALSE(lower->send(MessageBytes(8)).ok());
@@ -200,7 +251,7 @@ TEST(LinkService, ClosesALinkWhosePeerBreaksTheProtocol) {
   };
   for (const auto& [bytes, reason] : cases) {
     RawClient client(*server, kGoodMetadata);
-    const auto link = server->service().wait_for(0, 1, kLimits).take();
+    const auto link = server->service().wait_for(0, 1, "", kLimits).take();
     EXPECT_TRUE(client.write(bytes));
     EXPECT_TRUE(fails_with(link->receive(), reason));
     client.half_close();
@@ -211,7 +262,7 @@ TEST(LinkService, ClosesALinkWhosePeerBreaksTheProtocol) {
 TEST(LinkService, ADiallerThatStopsWithoutAWordWakesASender) {
   const auto server = start_server();
   RawClient client(*server, kGoodMetadata);
-  const auto link = server->service().wait_for(0, 1, {1, 1, kMaxMessageBytes}).take();
+  const auto link = server->service().wait_for(0, 1, "", {1, 1, kMaxMessageBytes}).take();
   std::thread sender([&] {
     while (link->send(MessageBytes(kMaxMessageBytes)).ok()) continue;
   });
@@ -223,7 +274,7 @@ TEST(LinkService, ADiallerThatStopsWithoutAWordWakesASender) {
 TEST(LinkService, ADiallerThatStopsWithoutAWordIsLost) {
   const auto server = start_server();
   RawClient client(*server, kGoodMetadata);
-  const auto link = server->service().wait_for(0, 1, kLimits).take();
+  const auto link = server->service().wait_for(0, 1, "", kLimits).take();
   ASSERT_TRUE(client.write(std::string("\0abc", 4)));
   client.half_close();
   EXPECT_EQ(link->receive().value().size(), 3u);

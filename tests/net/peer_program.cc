@@ -1,7 +1,12 @@
 // The other end of a link in a process of its own, which tests kill or put in another network namespace.
 //   peer_program receive LISTEN_ADDRESS MESSAGES   prints its port; then the rate at which they came, in bit/s
 //   peer_program send ADDRESS MESSAGES
+//   peer_program relayed RELAY ADDRESS             the accepting end of a tunnel; prints "joined", lives until killed
 // Prints what went wrong and exits 1 otherwise.
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -9,6 +14,7 @@
 #include "net/grpc_link.h"
 #include "net/link_service.h"
 #include "net/transfer.h"
+#include "net/tunnel.h"
 
 namespace thinpipe {
 namespace {
@@ -21,7 +27,7 @@ Status receive(const std::string& listen_address, int64_t messages) {
   if (!server) return server.error();
   std::printf("%d\n", server.value()->port());
   std::fflush(stdout);
-  auto link = server.value()->service().wait_for(0, 0, kLimits);
+  auto link = server.value()->service().wait_for(0, 0, "", kLimits);
   if (!link) return link.error();
   const auto rate = receive_transfer(*link.value(), messages);
   if (!rate) return rate.error();
@@ -37,6 +43,17 @@ Status send(const std::string& address, int64_t messages) {
   return send_transfer(*link.value(), messages);
 }
 
+Status relayed(const std::string& relay, const std::string& accepts_at) {
+  prepare_grpc();
+  const auto channel = grpc::CreateChannel(relay, grpc::InsecureChannelCredentials());
+  const auto tunnel = Tunnel::open(channel, {"a run", 0, 1, false}, {.accepts_at = accepts_at});
+  if (!tunnel) return tunnel.error();
+  std::printf("joined\n");
+  std::fflush(stdout);
+  ::pause();
+  return {};
+}
+
 }  // namespace
 }  // namespace thinpipe
 
@@ -44,7 +61,9 @@ int main(int argc, char** argv) {
   if (argc != 4) return 2;
   const std::string mode = argv[1];
   const int64_t messages = std::atoll(argv[3]);
-  const auto status = mode == "receive" ? thinpipe::receive(argv[2], messages) : thinpipe::send(argv[2], messages);
+  const auto status = mode == "receive" ? thinpipe::receive(argv[2], messages)
+                      : mode == "send"  ? thinpipe::send(argv[2], messages)
+                                        : thinpipe::relayed(argv[2], argv[3]);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s %s: %s\n", argv[0], argv[1], status.error().message.c_str());
   return 1;

@@ -19,48 +19,18 @@
 #include <atomic>
 #include <mutex>
 
-#include "net/certificate_maker.h"
+#include "net/credential_cases.h"
 #include "net/grpc_links.h"
 #include "net/stream_link.h"
-#include "support/scratch.h"
 
 namespace thinpipe {
 namespace {
 
 using std::chrono::hours;
-using test::CertificateOrder;
-using test::MadeCertificate;
-using test::ScratchFolder;
+using test::SomeRun;
 
-const WallTime kNow = std::chrono::system_clock::now();
+const WallTime kNow = test::kCredentialsNow;
 const std::string kWanted = "wanted.peer.thinpipe";
-
-// An authority and its key, for certificates it would not sign by itself.
-struct SomeRun {
-  ScratchFolder folder;
-  CertificateAuthority authority = CertificateAuthority::open_or_create(folder.path(), "a run", kNow).take();
-  MadeCertificate root{authority.certificate_pem(), read_file_text("ca.key")};
-
-  Identity member(const std::string& san, CertificateUsage usage = CertificateUsage::kBoth,
-                  WallTime until = kNow + hours(1)) const {
-    const auto key = new_key_pem();
-    auto pem = authority.issue(certificate_request(key).take(), san, kNow - hours(1), until, usage).take();
-    return {authority.certificate_pem(), std::move(pem), key};
-  }
-  Identity ordered(const CertificateOrder& order, const MadeCertificate& issuer) const {
-    const auto made = test::make_certificate(order, &issuer);
-    return {authority.certificate_pem(), made.pem, made.key_pem};
-  }
-
- private:
-  std::string read_file_text(const std::string& name) const {
-    std::string text;
-    FILE* file = std::fopen((folder / name).c_str(), "r");
-    for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
-    std::fclose(file);
-    return text;
-  }
-};
 
 // A server of links that lets in whoever proves exactly one name, the wanted one, and remembers who came to its gate.
 class GuardedServer {
@@ -139,161 +109,19 @@ Attempt attempt(const GuardedServer& server, const Identity& identity) {
   return attempt(server, tls_channel(identity));
 }
 
-struct Case {
-  std::string what;
-  Identity identity;
-  std::string outcome;
-};
-
-// By the run's own key, but with a name that is not the wanted one. The gate sees them.
-void add_other_names(const SomeRun& run, std::vector<Case>& cases) {
-  std::vector<std::vector<std::pair<int, std::string>>> wrong = {
-      {{GEN_URI, kWanted}},
-      {{GEN_EMAIL, kWanted}},
-      {{GEN_DNS, kWanted}, {GEN_DNS, kCoordinatorName}},
-      {{GEN_DNS, kWanted}, {GEN_DNS, kWanted}},
-      {{GEN_DNS, std::string(kCoordinatorName)}},
-      {{GEN_URI, kWanted}, {GEN_DNS, "other.peer.thinpipe"}},
-  };
-  for (const std::string& name : {std::string("other.peer.thinpipe"),
-                                  std::string(kOperatorName),
-                                  "x" + kWanted,
-                                  kWanted + ".",
-                                  kWanted + ".org",
-                                  "x." + kWanted,
-                                  std::string("WANTED.peer.thinpipe"),
-                                  std::string("*.peer.thinpipe"),
-                                  std::string("*"),
-                                  std::string("wanted"),
-                                  std::string("wanted.peer"),
-                                  " " + kWanted,
-                                  kWanted + " ",
-                                  std::string("."),
-                                  kWanted + std::string("\0", 1),
-                                  kWanted + std::string("\0.org", 5),
-                                  std::string("\0", 1) + kWanted,
-                                  kWanted + "\n",
-                                  kWanted.substr(0, kWanted.size() - 1),
-                                  kWanted.substr(1)}) {
-    wrong.push_back({{GEN_DNS, name}});
-  }
-  for (size_t i = 0; i < wrong.size(); ++i) {
-    cases.push_back({fmt::format("name {}", i),
-                     run.ordered({.common_name = kWanted, .names = wrong[i], .extended_usage = "clientAuth"}, run.root),
-                     "not you"});
-  }
-  cases.push_back({"a subject and no name", run.ordered({.common_name = kWanted}, run.root), "not you"});
-  for (const auto* peer : {"a", "b-2", "wanted-2", "wante", "wantedd", "0", "peer", "thinpipe"}) {
-    cases.push_back({fmt::format("peer {}", peer), run.member(peer_name(peer)), "not you"});
-  }
-}
-
-void add_other_signers(const SomeRun& run, std::vector<Case>& cases) {
-  const CertificateOrder order{.common_name = kWanted, .names = {{GEN_DNS, kWanted}}};
-  const CertificateOrder authority_order{.common_name = "thinpipe run a run",
-                                         .extended_usage = "",
-                                         .key_usage = "critical,keyCertSign",
-                                         .constraints = "critical,CA:TRUE,pathlen:0"};
-  for (int i = 0; i < 5; ++i) {
-    const auto stranger = test::make_certificate(authority_order);  // of the same name, with a key of its own
-    auto identity = run.ordered(order, stranger);
-    cases.push_back({fmt::format("stranger {}", i), identity, "no connection"});
-    identity.certificate_pem += stranger.pem;
-    cases.push_back({fmt::format("stranger with its authority {}", i), identity, "no connection"});
-    const auto own = test::make_certificate(order);
-    cases.push_back({fmt::format("signed by itself {}", i), {run.root.pem, own.pem, own.key_pem}, "no connection"});
-    // A member who signs for others.
-    const auto member = run.member(kWanted);
-    identity = run.ordered(order, {member.certificate_pem, member.key_pem});
-    identity.certificate_pem += member.certificate_pem;
-    cases.push_back({fmt::format("signed by a member {}", i), identity, "no connection"});
-    // An authority below the run's own, which allows none.
-    auto below_order = authority_order;
-    below_order.common_name = "below";  // of the same name it would not be found
-    const auto below = test::make_certificate(below_order, &run.root);
-    identity = run.ordered(order, below);
-    identity.certificate_pem += below.pem;
-    cases.push_back({fmt::format("an authority below {}", i), identity, "no connection"});
-    // The certificate of another's, whose key one does not have.
-    cases.push_back({fmt::format("another's certificate {}", i),
-                     {run.root.pem, run.member(kWanted).certificate_pem, new_key_pem()},
-                     "no connection"});
-  }
-  cases.push_back({"the authority itself", {run.root.pem, run.root.pem, run.root.key_pem}, "no connection"});
-}
-
-void add_other_times_and_uses(const SomeRun& run, std::vector<Case>& cases) {
-  const CertificateOrder order{.common_name = kWanted, .names = {{GEN_DNS, kWanted}}};
-  for (const int ago : {2, 60, 3599, 86400, 86400 * 400}) {
-    auto expired = order;
-    expired.from_now = std::chrono::seconds(-86400 * 500);
-    expired.until = std::chrono::seconds(-ago);
-    cases.push_back({fmt::format("expired {} s ago", ago), run.ordered(expired, run.root), "no connection"});
-    auto early = order;
-    early.from_now = std::chrono::seconds(ago + 600);
-    early.until = std::chrono::seconds(ago + 86400);
-    cases.push_back({fmt::format("valid in {} s", ago + 600), run.ordered(early, run.root), "no connection"});
-    cases.push_back({fmt::format("issued and expired {} s ago", ago),
-                     run.member(kWanted, CertificateUsage::kClient, kNow - std::chrono::seconds(std::min(ago, 3000))),
-                     "no connection"});
-  }
-  for (const auto* usage : {"serverAuth", "codeSigning", "emailProtection", "timeStamping", "serverAuth,codeSigning"}) {
-    auto other = order;
-    other.extended_usage = usage;
-    cases.push_back({fmt::format("for {}", usage), run.ordered(other, run.root), "no connection"});
-  }
-  for (const auto* usage : {"critical,keyCertSign", "critical,cRLSign", "critical,keyEncipherment"}) {
-    auto other = order;
-    other.key_usage = usage;
-    cases.push_back({fmt::format("for {}", usage), run.ordered(other, run.root), "no connection"});
-  }
-  cases.push_back({"a server's", run.member(kWanted, CertificateUsage::kServer), "no connection"});
-}
-
-void add_tampered(const SomeRun& run, std::vector<Case>& cases) {
-  const auto good = run.member(kWanted);
-  const auto der = test::der_text(good.certificate_pem);
-  // The signature is the last 64 bytes or more; its numbers end there.
-  for (size_t i = 0; i < 24; ++i) {
-    auto changed = der;
-    changed[changed.size() - 1 - i] = static_cast<char>(changed[changed.size() - 1 - i] ^ (1 << i % 8));
-    auto identity = good;
-    identity.certificate_pem = test::pem_of_der(changed);
-    cases.push_back({fmt::format("signature changed {} before its end", i), identity, "no connection"});
-  }
-  // Another member's certificate, with the wanted name written over its own.
-  for (const auto* peer : {"unwant", "wanteb", "aaaaaa"}) {
-    auto identity = run.member(peer_name(peer));
-    auto changed = test::der_text(identity.certificate_pem);
-    for (size_t at = changed.find(peer); at != std::string::npos; at = changed.find(peer, at)) {
-      changed.replace(at, 6, "wanted");
-    }
-    identity.certificate_pem = test::pem_of_der(changed);
-    cases.push_back({fmt::format("name of {} written over", peer), identity, "no connection"});
-  }
-}
-
 TEST(Tls, LetsInTheRightCallersAndNoneOfManyWrongOnes) {
   const SomeRun run;
   GuardedServer server(tls_server(run.member(kCoordinatorName, CertificateUsage::kServer), true));
-  std::vector<Case> good;
-  for (int i = 0; i < 4; ++i) good.push_back({"a peer's", run.member(kWanted), "in"});
-  for (int i = 0; i < 3; ++i) good.push_back({"a client's", run.member(kWanted, CertificateUsage::kClient), "in"});
-  for (int i = 0; i < 3; ++i) {
-    good.push_back({"by hand", run.ordered({.common_name = "x", .names = {{GEN_DNS, kWanted}}}, run.root), "in"});
-  }
-  std::vector<Case> bad;
-  add_other_names(run, bad);
-  add_other_signers(run, bad);
-  add_other_times_and_uses(run, bad);
-  add_tampered(run, bad);
+  const auto good = test::good_credentials(run, kWanted);
+  const auto bad = test::bad_credentials(run, kWanted);
   EXPECT_GE(bad.size(), 100U);
   EXPECT_GE(good.size(), 10U);
   size_t at_the_gate = 0;
   for (const auto& cases : {good, bad, good}) {
     for (const auto& one : cases) {
-      EXPECT_EQ(attempt(server, one.identity).outcome, one.outcome) << one.what;
-      if (one.outcome != "no connection") ++at_the_gate;
+      const char* expected[] = {"in", "not you", "no connection"};
+      EXPECT_EQ(attempt(server, one.identity).outcome, expected[static_cast<int>(one.entry)]) << one.what;
+      if (one.entry != test::Entry::kNoConnection) ++at_the_gate;
     }
   }
   EXPECT_EQ(attempt(server, tls_channel_without_identity(run.root.pem)).outcome, "no connection");

@@ -1,0 +1,114 @@
+#include "net/addresses.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <charconv>
+
+namespace thinpipe {
+namespace {
+
+// Longer than any name that the DNS allows.
+constexpr size_t kMaxHostBytes = 255;
+
+Result<int> parse_port(std::string_view text) {
+  int port = 0;
+  const auto [stopped, fault] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (fault != std::errc{} || stopped != text.data() + text.size() || port < 0 || port > 65535 || text.empty()) {
+    return Error{fmt::format("'{}' is not a port: a number up to 65535 is", text)};
+  }
+  return port;
+}
+
+// Link-local ones mean something only together with an interface of the one who dials.
+bool is_link_local(const in6_addr& address) { return IN6_IS_ADDR_LINKLOCAL(&address) != 0; }
+
+struct LocalAddress {
+  std::string text;
+  bool loopback = false;
+};
+
+std::vector<LocalAddress> interface_addresses(bool with_v6) {
+  std::vector<LocalAddress> found;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return found;
+  for (const auto* one = list; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
+    const bool loopback = (one->ifa_flags & IFF_LOOPBACK) != 0;
+    char text[INET6_ADDRSTRLEN] = {};
+    if (one->ifa_addr->sa_family == AF_INET) {
+      const auto* v4 = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
+      ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+    } else if (one->ifa_addr->sa_family == AF_INET6 && with_v6) {
+      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr);
+      if (is_link_local(v6->sin6_addr)) continue;
+      ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+    } else {
+      continue;
+    }
+    found.push_back({text, loopback});
+  }
+  ::freeifaddrs(list);
+  return found;
+}
+
+}  // namespace
+
+Result<HostPort> parse_host_port(std::string_view text) {
+  const auto wrong = [&](std::string_view why) {
+    return Error{fmt::format("'{}' is not an address: {}; HOST, HOST:PORT or [IPV6]:PORT is right", text, why)};
+  };
+  if (text.empty() || text.size() > kMaxHostBytes + 8) return wrong("it is empty or too long");
+  std::string_view host = text, port;
+  if (text.front() == '[') {
+    const auto end = text.find(']');
+    if (end == std::string_view::npos) return wrong("a ] is missing");
+    host = text.substr(1, end - 1);
+    const auto rest = text.substr(end + 1);
+    if (!rest.empty() && rest.front() != ':') return wrong("a : must follow the ]");
+    port = rest.empty() ? rest : rest.substr(1);
+    if (!rest.empty() && port.empty()) return wrong("the port is missing");
+  } else if (const auto colon = text.find(':'); colon != std::string_view::npos && colon == text.rfind(':')) {
+    host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+    if (port.empty()) return wrong("the port is missing");
+  }
+  if (host.empty()) return wrong("the host is missing");
+  for (const char c : host) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+                       c == '-' || c == '_' || c == ':' || c == '%';
+    if (!plain) return wrong("a host has no such character");
+  }
+  HostPort address{std::string(host), 0};
+  if (port.empty()) return address;
+  const auto number = parse_port(port);
+  if (!number) return wrong(number.error().message);
+  address.port = number.value();
+  return address;
+}
+
+std::string to_string(const HostPort& address) {
+  const bool v6 = address.host.find(':') != std::string::npos;
+  return v6 ? fmt::format("[{}]:{}", address.host, address.port) : fmt::format("{}:{}", address.host, address.port);
+}
+
+bool is_wildcard(const HostPort& address) { return address.host == "::" || address.host == "0.0.0.0"; }
+
+std::vector<std::string> reachable_addresses(const HostPort& listening) {
+  if (!is_wildcard(listening)) return {to_string(listening)};
+  const bool any_v6 = listening.host == "::";
+  const auto local = interface_addresses(any_v6);
+  std::vector<std::string> addresses;
+  for (const bool loopback : {false, true}) {
+    for (const auto& one : local) {
+      if (one.loopback == loopback) addresses.push_back(to_string({one.text, listening.port}));
+    }
+    if (!addresses.empty()) break;
+  }
+  return addresses;
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,29 @@
+// HOST:PORT as people write it, and where this machine can be dialled.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace thinpipe {
+
+struct HostPort {
+  std::string host;  // without brackets
+  int port = 0;      // 0: none given
+};
+
+// "10.0.0.1", "10.0.0.1:7000", "[::1]:7000", "::1", "my.host:7000". An error names what is wrong.
+Result<HostPort> parse_host_port(std::string_view text);
+// With the brackets that an IPv6 address needs before a port.
+std::string to_string(const HostPort& address);
+
+// 0.0.0.0 or ::
+bool is_wildcard(const HostPort& address);
+
+// Where others may dial what listens at that host: itself, or, when it is a wildcard (0.0.0.0, ::), every address of
+// this machine's interfaces that others can know; the loopback ones only when there is no other.
+std::vector<std::string> reachable_addresses(const HostPort& listening);
+
+}  // namespace thinpipe

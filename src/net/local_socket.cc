@@ -1,0 +1,134 @@
+#include "net/local_socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace thinpipe {
+namespace {
+
+Error system_error(const std::string& what) { return Error{fmt::format("{}: {}", what, std::strerror(errno))}; }
+
+std::optional<sockaddr_in> loopback_address(const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string::npos || text.substr(0, colon) != "127.0.0.1") return std::nullopt;
+  uint16_t port = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, fault] = std::from_chars(text.data() + colon + 1, end, port);
+  if (fault != std::errc{} || stopped != end || port == 0) return std::nullopt;
+  return sockaddr_in{
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+}
+
+// What passes here has been gathered into packets by gRPC already.
+void set_no_delay(int descriptor) {
+  const int on = 1;
+  (void)::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// 0 or the errno of a connect() that was begun.
+int finish_connecting(int descriptor, Duration timeout) {
+  pollfd wanted{.fd = descriptor, .events = POLLOUT, .revents = 0};
+  const auto timeout_ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+  int ready;
+  do {
+    ready = ::poll(&wanted, 1, static_cast<int>(timeout_ms));
+  } while (ready < 0 && errno == EINTR);
+  if (ready < 0) return errno;
+  if (ready == 0) return ETIMEDOUT;
+  int fault = 0;
+  socklen_t bytes = sizeof fault;
+  return ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &fault, &bytes) == 0 ? fault : errno;
+}
+
+}  // namespace
+
+LocalSocket::~LocalSocket() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+LocalSocket::LocalSocket(LocalSocket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+LocalSocket& LocalSocket::operator=(LocalSocket&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+Result<LocalSocket> LocalSocket::listen() {
+  LocalSocket self(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (self.descriptor_ < 0) return system_error("cannot make a socket");
+  const sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  if (::bind(self.descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(self.descriptor_, 1) != 0) {
+    return system_error("cannot listen on 127.0.0.1");
+  }
+  return self;
+}
+
+Result<LocalSocket> LocalSocket::connect(const std::string& text, Duration timeout) {
+  const auto address = loopback_address(text);
+  if (!address) return Error{fmt::format("'{}' is not an address like 127.0.0.1:7000", text)};
+  LocalSocket self(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (self.descriptor_ < 0) return system_error("cannot make a socket");
+  if (::connect(self.descriptor_, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
+    if (errno == EINPROGRESS) errno = finish_connecting(self.descriptor_, timeout);
+    if (errno != 0) return system_error("cannot connect to " + text);
+  }
+  const int flags = ::fcntl(self.descriptor_, F_GETFL);
+  if (flags < 0 || ::fcntl(self.descriptor_, F_SETFL, flags & ~O_NONBLOCK) != 0) return system_error(text);
+  set_no_delay(self.descriptor_);
+  return self;
+}
+
+std::string LocalSocket::address() const {
+  sockaddr_in address{};
+  socklen_t bytes = sizeof address;
+  const int got = ::getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes);
+  TP_CHECK(got == 0, "a socket without an address: {}", std::strerror(errno));
+  return fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+}
+
+Result<LocalSocket> LocalSocket::accept() {
+  int accepted;
+  do {
+    accepted = ::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC);
+  } while (accepted < 0 && (errno == EINTR || errno == ECONNABORTED));
+  if (accepted < 0) return system_error("cannot accept a connection");
+  set_no_delay(accepted);
+  return LocalSocket(accepted);
+}
+
+Result<size_t> LocalSocket::receive(std::span<std::byte> room) {
+  ssize_t got;
+  do {
+    got = ::recv(descriptor_, room.data(), room.size(), 0);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return system_error("cannot receive");
+  return static_cast<size_t>(got);
+}
+
+Status LocalSocket::send(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return system_error("cannot send");
+    bytes = bytes.subspan(static_cast<size_t>(sent));
+  }
+  return {};
+}
+
+void LocalSocket::end_sending() { (void)::shutdown(descriptor_, SHUT_WR); }
+void LocalSocket::interrupt() { (void)::shutdown(descriptor_, SHUT_RDWR); }
+
+}  // namespace thinpipe

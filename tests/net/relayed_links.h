@@ -1,0 +1,118 @@
+// Relayed paths within one process: a real coordinator's server with a TunnelService, and both ends of tunnels.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "net/grpc_links.h"
+#include "net/local_socket.h"
+#include "net/tunnel.h"
+#include "net/tunnel_service.h"
+
+namespace thinpipe {
+
+inline Status let_through(const TunnelHello&, const LinkCaller&) { return {}; }
+
+class RelayServer {
+ public:
+  explicit RelayServer(TunnelGate gate = let_through, TunnelOptions options = {})
+      : service_(std::move(gate), std::move(options)) {
+    prepare_grpc();
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&service_.grpc_service());
+    server_ = builder.BuildAndStart();
+    TP_CHECK(server_ != nullptr, "the relay does not start");
+  }
+  ~RelayServer() { kill(); }
+
+  TunnelService& service() { return service_; }
+  int port() const { return port_; }
+
+  // As an end's own, on a connection of its own.
+  std::shared_ptr<grpc::Channel> channel() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(fmt::format("127.0.0.1:{}", port_), grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  // Without a word to the ends.
+  void kill() {
+    if (server_) server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+
+ private:
+  TunnelService service_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+using OpenedTunnel = Result<std::unique_ptr<Tunnel>>;
+
+inline TunnelHello tunnel_hello(bool dials, int64_t boundary = 0, uint64_t epoch = 1) {
+  return {"a run", boundary, epoch, dials};
+}
+
+// Waits for the other end in a thread of its own.
+inline std::future<OpenedTunnel> open_later(const RelayServer& relay, const TunnelHello& hello,
+                                            const std::string& accepts_at = "", const std::stop_token& stop = {}) {
+  return std::async(std::launch::async, [channel = relay.channel(), hello, accepts_at, stop] {
+    return Tunnel::open(channel, hello, {.accepts_at = accepts_at}, stop);
+  });
+}
+
+struct TunnelEnds {
+  std::unique_ptr<Tunnel> dialling;
+  std::unique_ptr<Tunnel> accepting;
+};
+
+inline TunnelEnds open_ends(const RelayServer& relay, const std::string& accepts_at, int64_t boundary = 0,
+                            uint64_t epoch = 1) {
+  auto accepting = open_later(relay, tunnel_hello(false, boundary, epoch), accepts_at);
+  auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true, boundary, epoch));
+  return {std::move(dialling).take(), accepting.get().take()};
+}
+
+// A tunnel between two plain sockets.
+struct SocketTunnel {
+  explicit SocketTunnel(const RelayServer& relay, int64_t boundary = 0, uint64_t epoch = 1)
+      : ends(open_ends(relay, listener.address(), boundary, epoch)),
+        near(LocalSocket::connect(ends.dialling->local_address(), kDialTimeout).take()),
+        far(listener.accept().take()) {}
+
+  LocalSocket listener = LocalSocket::listen().take();
+  TunnelEnds ends;
+  LocalSocket near;  // at the dialling end
+  LocalSocket far;
+};
+
+// For the suite of all links.
+class RelayedLinks {
+ public:
+  std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make(int64_t capacity_down, int64_t capacity_up) {
+    const LinkLimits limits{capacity_down, capacity_up, kMaxMessageBytes};
+    tunnels_.push_back(open_ends(relay_, address_of(*server_), 0, ++made_));
+    auto upper = dial_link(tunnels_.back().dialling->local_address(), hello_for(0), limits, kDialTimeout).take();
+    auto lower = server_->service().wait_for(0, 1, "", limits).take();
+    return {std::move(upper), std::move(lower)};
+  }
+
+ private:
+  RelayServer relay_;
+  std::unique_ptr<LinkServer> server_ = start_server();
+  std::vector<TunnelEnds> tunnels_;
+  uint64_t made_ = 0;
+};
+
+}  // namespace thinpipe

@@ -1,0 +1,253 @@
+// The relay's side: who is let in, who replaces whom, and what is done about ends that break the rules.
+#include "net/tunnel_service.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/sync_stream.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "net/link_conformance.h"
+#include "net/relayed_links.h"
+#include "net/stream_link.h"
+
+namespace thinpipe {
+namespace {
+
+// An end that speaks gRPC, and otherwise does what it likes.
+class RawEnd {
+ public:
+  using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+  RawEnd(const RelayServer& relay, const Metadata& metadata)
+      : channel_(relay.channel()), method_(kTunnelMethod, grpc::internal::RpcMethod::BIDI_STREAMING, channel_) {
+    for (const auto& [key, value] : metadata) context_.AddMetadata(key, value);
+    stream_.reset(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+        channel_.get(), method_, &context_));
+  }
+  ~RawEnd() {
+    context_.TryCancel();
+    if (!finished_) (void)stream_->Finish();
+  }
+
+  bool joined() {
+    stream_->WaitForInitialMetadata();
+    return context_.GetServerInitialMetadata().contains(kJoinedKey);
+  }
+  bool write(size_t bytes) {
+    const grpc::Slice slice(std::string(bytes, 'x'));
+    return stream_->Write(grpc::ByteBuffer(&slice, 1));
+  }
+  size_t read() {
+    grpc::ByteBuffer buffer;
+    return stream_->Read(&buffer) ? buffer.Length() : SIZE_MAX;
+  }
+  void cancel() { context_.TryCancel(); }
+  void half_close() { stream_->WritesDone(); }
+  Error reason() {
+    grpc::ByteBuffer buffer;
+    while (stream_->Read(&buffer)) buffer.Clear();
+    finished_ = true;
+    return {stream_->Finish().error_message()};
+  }
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+  grpc::internal::RpcMethod method_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream_;
+  bool finished_ = false;
+};
+
+RawEnd::Metadata metadata_for(bool dials) {
+  return {{kRunKey, "a run"}, {kBoundaryKey, "0"}, {kEpochKey, "1"}, {kDialsKey, dials ? "1" : "0"}};
+}
+
+TEST(TunnelService, TheGateHearsWhatAnEndSaysAndItsRefusalIsPassedOn) {
+  TunnelHello heard;
+  LinkCaller from;
+  RelayServer relay([&](const TunnelHello& hello, const LinkCaller& caller) {
+    heard = hello;
+    from = caller;
+    return Status(Error{"stage 7 is not of this run\nat all"});
+  });
+  const TunnelHello said{"a run\n\xff", -3, UINT64_MAX, true};
+  const auto end = Tunnel::open(relay.channel(), said);
+  ASSERT_FALSE(end.ok());
+  EXPECT_TRUE(holds(end.error(), "stage 7 is not of this run at all"));
+  EXPECT_EQ(heard, said);
+  EXPECT_NE(from.address.find("127.0.0.1"), std::string::npos) << from.address;
+  EXPECT_TRUE(from.names.empty());
+}
+
+TEST(TunnelService, RefusesAnEndThatDoesNotSayWhoItIs) {
+  RelayServer relay;
+  const auto good = metadata_for(true);
+  for (size_t missing = 0; missing < good.size(); ++missing) {
+    auto metadata = good;
+    metadata.erase(metadata.begin() + static_cast<std::ptrdiff_t>(missing));
+    EXPECT_TRUE(holds(RawEnd(relay, metadata).reason(), good[missing].first));
+    metadata = good;
+    metadata.push_back(metadata[missing]);
+    EXPECT_TRUE(holds(RawEnd(relay, metadata).reason(), good[missing].first));
+  }
+  for (const size_t at : {1, 2, 3}) {
+    for (const std::string number : {"", "x", "1x", "1 ", "99999999999999999999999", "0.5"}) {
+      auto metadata = good;
+      metadata[at].second = number;
+      EXPECT_TRUE(holds(RawEnd(relay, metadata).reason(), good[at].first)) << number;
+    }
+  }
+}
+
+TEST(TunnelService, ABufferAboveTheLimitEndsBoth) {
+  RelayServer relay;
+  for (const bool dialling_errs : {true, false}) {
+    RawEnd dialling(relay, metadata_for(true));
+    RawEnd accepting(relay, metadata_for(false));
+    ASSERT_TRUE(dialling.joined() && accepting.joined());
+    auto& errs = dialling_errs ? dialling : accepting;
+    auto& other = dialling_errs ? accepting : dialling;
+    EXPECT_TRUE(errs.write(kMaxTunnelBufferBytes));
+    EXPECT_EQ(other.read(), kMaxTunnelBufferBytes);
+    EXPECT_TRUE(errs.write(kMaxTunnelBufferBytes + 1));
+    EXPECT_TRUE(holds(errs.reason(), "sent a buffer of 65537 bytes, the most is 65536"));
+    EXPECT_TRUE(holds(other.reason(), "sent a buffer of 65537 bytes, the most is 65536"));
+  }
+}
+
+TEST(TunnelService, AnEndThatStopsWithoutAWordEndsTheOther) {
+  RelayServer relay;
+  RawEnd dialling(relay, metadata_for(true));
+  RawEnd accepting(relay, metadata_for(false));
+  ASSERT_TRUE(dialling.joined() && accepting.joined());
+  dialling.half_close();
+  EXPECT_TRUE(holds(accepting.reason(), "the dialling end of the tunnel of boundary 0, epoch 1 is gone"));
+}
+
+// It reads nothing and lives on: the reason cannot reach it, the end must.
+TEST(TunnelService, AnEndThatTakesNothingIsCutOffWhenTheOtherIsGone) {
+  constexpr int kStoppedForMs = 100;
+  RelayServer relay;
+  auto dialling = std::make_unique<RawEnd>(relay, metadata_for(true));
+  RawEnd accepting(relay, metadata_for(false));
+  ASSERT_TRUE(dialling->joined() && accepting.joined());
+  std::thread writer([&] {
+    while (dialling->write(kMaxTunnelBufferBytes)) continue;
+  });
+  const auto passed = [&] { return relay.service().meters().at(0).bytes_down; };
+  uint64_t seen = 0;
+  do {
+    seen = passed();
+    ::poll(nullptr, 0, kStoppedForMs);  // until nothing moves any more
+  } while (seen == 0 || passed() != seen);
+  dialling->cancel();
+  writer.join();
+  while (accepting.write(kMaxTunnelBufferBytes)) continue;
+}
+
+TEST(TunnelService, TheCallsEndWellWhenBothWaysHaveEnded) {
+  RelayServer relay;
+  RawEnd dialling(relay, metadata_for(true));
+  RawEnd accepting(relay, metadata_for(false));
+  EXPECT_TRUE(dialling.write(0));
+  EXPECT_EQ(accepting.read(), 0u);
+  EXPECT_TRUE(accepting.write(5));
+  EXPECT_EQ(dialling.read(), 5u);
+  EXPECT_TRUE(accepting.write(0));
+  EXPECT_EQ(dialling.read(), 0u);
+  EXPECT_EQ(dialling.reason().message, "");
+  EXPECT_EQ(accepting.reason().message, "");
+}
+
+TEST(TunnelService, AnEndThatLeavesWhileItWaitsIsForgotten) {
+  RelayServer relay;
+  { RawEnd gone(relay, metadata_for(true)); }
+  RawEnd dialling(relay, metadata_for(true));
+  RawEnd accepting(relay, metadata_for(false));
+  EXPECT_TRUE(dialling.joined());
+  EXPECT_TRUE(accepting.joined());
+}
+
+// Which of two comes first is not known here; one of them is replaced.
+TEST(TunnelService, ANewerEndTakesThePlaceOfOneThatWaits) {
+  RelayServer relay;
+  std::future<OpenedTunnel> both[] = {open_later(relay, tunnel_hello(true)), open_later(relay, tunnel_hello(true))};
+  const auto ready = [&](int which) {
+    return both[which].wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  while (!ready(0) && !ready(1)) std::this_thread::yield();
+  const int replaced = ready(0) ? 0 : 1;
+  const auto old = both[replaced].get();
+  ASSERT_FALSE(old.ok());
+  EXPECT_TRUE(holds(old.error(), "a newer dialling end of the tunnel of boundary 0 took its place"));
+  const auto listener = LocalSocket::listen().take();
+  const auto accepting = Tunnel::open(relay.channel(), tunnel_hello(false), {.accepts_at = listener.address()});
+  EXPECT_TRUE(accepting.ok());
+  EXPECT_TRUE(both[1 - replaced].get().ok());
+}
+
+// An end that comes again has lost its first call, though the relay may not know yet.
+TEST(TunnelService, AnEndThatComesAgainEndsTheTunnelItWasIn) {
+  RelayServer relay;
+  RawEnd dialling(relay, metadata_for(true));
+  RawEnd accepting(relay, metadata_for(false));
+  ASSERT_TRUE(dialling.joined() && accepting.joined());
+  RawEnd again(relay, metadata_for(false));
+  EXPECT_TRUE(holds(dialling.reason(), "a newer accepting end of the tunnel of boundary 0 took its place"));
+  EXPECT_TRUE(holds(accepting.reason(), "a newer accepting end of the tunnel of boundary 0 took its place"));
+  RawEnd dialling_again(relay, metadata_for(true));
+  EXPECT_TRUE(dialling_again.joined());
+  EXPECT_TRUE(again.joined());
+}
+
+TEST(TunnelService, DropsWhatIsOfEarlierEpochs) {
+  RelayServer relay;
+  const auto end = [&](const std::string& run, const std::string& epoch, bool dials) {
+    auto metadata = metadata_for(dials);
+    metadata[0].second = run;
+    metadata[2].second = epoch;
+    return std::make_unique<RawEnd>(relay, metadata);
+  };
+  const auto old = end("a run", "1", true);
+  const auto old_partner = end("a run", "1", false);
+  const auto now = end("a run", "2", true);
+  const auto now_partner = end("a run", "2", false);
+  const auto other = end("another", "1", true);
+  const auto other_partner = end("another", "1", false);
+  for (const auto* each : {&old, &old_partner, &now, &now_partner, &other, &other_partner}) {
+    ASSERT_TRUE((*each)->joined());
+  }
+  relay.service().drop(2, "a run");
+  EXPECT_TRUE(holds(old->reason(), "epoch 2 has begun"));
+  EXPECT_TRUE(holds(old_partner->reason(), "epoch 2 has begun"));
+  EXPECT_TRUE(now->write(3));
+  EXPECT_EQ(now_partner->read(), 3u);
+  EXPECT_TRUE(other->write(4));
+  EXPECT_EQ(other_partner->read(), 4u);
+  relay.service().drop(2);
+  EXPECT_TRUE(holds(other->reason(), "epoch 2 has begun"));
+}
+
+TEST(TunnelService, RefusesMoreThanSoManyThatWait) {
+  RelayServer relay;
+  std::vector<std::future<std::string>> ends;
+  for (size_t number = 0; number < TunnelService::kMaxWaiting + 1; ++number) {
+    auto metadata = metadata_for(true);
+    metadata[1].second = std::to_string(number);
+    ends.push_back(
+        std::async(std::launch::async, [&relay, metadata] { return RawEnd(relay, metadata).reason().message; }));
+  }
+  const auto ready = [](const auto& end) { return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+  while (std::none_of(ends.begin(), ends.end(), ready)) std::this_thread::yield();
+  relay.service().shutdown("the coordinator goes home");
+  size_t refused = 0;
+  for (auto& end : ends) refused += end.get() == "64 ends of tunnels wait already" ? 1 : 0;
+  EXPECT_EQ(refused, 1u);
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,305 @@
+// Relayed paths: the common suite of links over one, the bytes that pass, what stops a sender, and how an end learns
+// why it ended.
+#include "net/tunnel.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <latch>
+#include <thread>
+
+#include "net/link_conformance.h"
+#include "net/peer_process.h"
+#include "net/relayed_links.h"
+
+namespace thinpipe {
+namespace {
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Relayed, LinkConformance, RelayedLinks);
+
+// In pieces of random size.
+void send_in_pieces(LocalSocket& socket, const MessageBytes& bytes, uint64_t seed) {
+  const CounterRng rng(seed, "piece");
+  for (size_t at = 0, piece = 0; at < bytes.size(); ++piece) {
+    const size_t count = std::min<size_t>(1 + rng.below(200000, piece), bytes.size() - at);
+    if (!socket.send({bytes.data() + at, count})) return;
+    at += count;
+  }
+}
+
+MessageBytes receive_bytes(LocalSocket& socket, size_t count) {
+  MessageBytes bytes(count);
+  for (size_t at = 0; at < count;) {
+    const auto got = socket.receive({bytes.data() + at, count - at});
+    if (!got || got.value() == 0) return {};
+    at += got.value();
+  }
+  return bytes;
+}
+
+::testing::AssertionResult at_its_end(LocalSocket& socket) {
+  std::byte one;
+  const auto got = socket.receive({&one, 1});
+  if (got && got.value() > 0) return ::testing::AssertionFailure() << "there was a byte more";
+  return ::testing::AssertionSuccess();
+}
+
+// Once it has one; an end that never has shows as a test that hangs.
+Error failure_of(const Tunnel& tunnel) {
+  while (tunnel.failure().empty()) std::this_thread::yield();
+  return {tunnel.failure()};
+}
+
+void expect_connected(SocketTunnel& tunnel, uint64_t seed) {
+  const auto down = test_message(seed, 0, 1000);
+  const auto up = test_message(seed, 1, 1000);
+  EXPECT_TRUE(tunnel.near.send(down).ok());
+  EXPECT_EQ(receive_bytes(tunnel.far, down.size()), down);
+  EXPECT_TRUE(tunnel.far.send(up).ok());
+  EXPECT_EQ(receive_bytes(tunnel.near, up.size()), up);
+}
+
+TEST(Tunnel, PassesBytesUnchangedBothWaysAtOnce) {
+  RelayServer relay;
+  SocketTunnel tunnel(relay, 3);
+  const auto down = test_message(1, 0, (size_t{5} << 20) + 7);
+  const auto up = test_message(2, 0, (size_t{3} << 20) + 1);
+  std::thread above([&] { send_in_pieces(tunnel.near, down, 1); });
+  std::thread below([&] { send_in_pieces(tunnel.far, up, 2); });
+  std::string arrived_up;
+  std::thread reader([&] { arrived_up = hash_of(receive_bytes(tunnel.near, up.size())); });
+  EXPECT_EQ(hash_of(receive_bytes(tunnel.far, down.size())), hash_of(down));
+  for (auto* thread : {&above, &below, &reader}) thread->join();
+  EXPECT_EQ(arrived_up, hash_of(up));
+  EXPECT_EQ(relay.service().meters().at(3), (TunnelMeter{down.size(), up.size()}));
+}
+
+TEST(Tunnel, AWayThatIsClosedLeavesTheOtherOpen) {
+  for (const bool near_first : {true, false}) {
+    RelayServer relay;
+    SocketTunnel tunnel(relay);
+    auto& first = near_first ? tunnel.near : tunnel.far;
+    auto& second = near_first ? tunnel.far : tunnel.near;
+    first.end_sending();
+    EXPECT_TRUE(at_its_end(second));
+    const auto late = test_message(1, 0, 300000);
+    std::thread sender([&] { send_in_pieces(second, late, 1); });
+    EXPECT_EQ(receive_bytes(first, late.size()), late);
+    sender.join();
+    second.end_sending();
+    EXPECT_TRUE(at_its_end(first));
+    tunnel.ends.dialling.reset();
+    EXPECT_EQ(tunnel.ends.accepting->failure(), "");
+  }
+}
+
+TEST(Tunnel, AReaderThatTakesNothingStopsTheWriter) {
+  constexpr size_t kMuch = size_t{256} << 20;
+  constexpr int kStoppedForMs = 300;
+  RelayServer relay;
+  SocketTunnel tunnel(relay);
+  std::atomic<size_t> accepted = 0;
+  std::thread writer([&] {
+    const MessageBytes piece(1 << 16);
+    while (accepted < kMuch && tunnel.near.send(piece).ok()) accepted += piece.size();
+  });
+  // It has stopped when nothing more is taken for a while: what waits for the event here is the lack of one.
+  size_t seen = 0;
+  do {
+    seen = accepted;
+    ::poll(nullptr, 0, kStoppedForMs);
+  } while (accepted != seen);
+  EXPECT_LT(seen, size_t{32} << 20) << "more than sockets and flow control hold";
+  EXPECT_GT(seen, 0u);
+  // And goes on when the reader does.
+  EXPECT_EQ(receive_bytes(tunnel.far, seen + (1 << 20)).size(), seen + (1 << 20));
+  tunnel.ends.accepting.reset();
+  tunnel.near.interrupt();
+  writer.join();
+}
+
+TEST(Tunnel, TwoBoundariesAtOnceDoNotMix) {
+  RelayServer relay;
+  SocketTunnel five(relay, 5);
+  SocketTunnel six(relay, 6);
+  SocketTunnel six_later(relay, 6, 2);
+  expect_connected(six, 1);
+  expect_connected(five, 2);
+  expect_connected(six_later, 3);
+  expect_connected(six, 4);
+  EXPECT_EQ(relay.service().meters().size(), 2u);
+}
+
+TEST(Tunnel, TakesOneConnectionAndNoSecond) {
+  RelayServer relay;
+  SocketTunnel tunnel(relay);
+  expect_connected(tunnel, 1);
+  const auto second = LocalSocket::connect(tunnel.ends.dialling->local_address(), kDialTimeout);
+  ASSERT_FALSE(second.ok());
+  EXPECT_TRUE(holds(second.error(), "Connection refused"));
+}
+
+TEST(Tunnel, AnEndWhosePartnerNeverComesIsToldSo) {
+  RelayServer relay(let_through, {.partner_timeout = std::chrono::milliseconds(20)});
+  const auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true, 4, 7));
+  ASSERT_FALSE(dialling.ok());
+  EXPECT_TRUE(
+      holds(dialling.error(), "the accepting end of the tunnel of boundary 4, epoch 7 did not come within 20ms"));
+  const auto accepting = Tunnel::open(relay.channel(), tunnel_hello(false, 4, 7), {.accepts_at = "127.0.0.1:1"});
+  ASSERT_FALSE(accepting.ok());
+  EXPECT_TRUE(holds(accepting.error(), "the dialling end of the tunnel of boundary 4, epoch 7 did not come"));
+}
+
+TEST(Tunnel, GivesUpOnARelayThatNeverAnswers) {
+  RelayServer relay;
+  const auto end = Tunnel::open(relay.channel(), tunnel_hello(true), {.timeout = std::chrono::milliseconds(20)});
+  ASSERT_FALSE(end.ok());
+  EXPECT_TRUE(holds(end.error(), "no answer of the relay within 20ms"));
+}
+
+TEST(Tunnel, SaysThatThereIsNoRelay) {
+  RelayServer relay;
+  relay.kill();
+  const auto end = Tunnel::open(relay.channel(), tunnel_hello(true));
+  ASSERT_FALSE(end.ok());
+  EXPECT_TRUE(holds(end.error(), "Connection refused"));
+}
+
+TEST(Tunnel, AWaitEndsWhenItIsToldTo) {
+  std::latch asked(1);
+  RelayServer relay([&](const TunnelHello&, const LinkCaller&) {
+    asked.count_down();
+    return Status{};
+  });
+  std::stop_source stop;
+  auto end = open_later(relay, tunnel_hello(true), "", stop.get_token());
+  asked.wait();
+  stop.request_stop();
+  const auto opened = end.get();
+  ASSERT_FALSE(opened.ok());
+  EXPECT_TRUE(holds(opened.error(), "no longer waiting for the other end"));
+}
+
+TEST(Tunnel, AnEndThatVanishesEndsTheOtherWithAReason) {
+  for (const bool dialling_goes : {true, false}) {
+    RelayServer relay;
+    SocketTunnel tunnel(relay);
+    expect_connected(tunnel, 1);
+    auto& gone = dialling_goes ? tunnel.ends.dialling : tunnel.ends.accepting;
+    auto& left = dialling_goes ? tunnel.ends.accepting : tunnel.ends.dialling;
+    gone.reset();
+    EXPECT_TRUE(at_its_end(dialling_goes ? tunnel.far : tunnel.near));
+    EXPECT_TRUE(holds(failure_of(*left), fmt::format("the {} end of the tunnel of boundary 0, epoch 1 is gone",
+                                                     dialling_goes ? "dialling" : "accepting")));
+  }
+}
+
+TEST(Tunnel, AnEndThatVanishesIsNoticedBeforeAnyoneConnects) {
+  RelayServer relay;
+  const auto listener = LocalSocket::listen().take();
+  auto ends = open_ends(relay, listener.address());
+  ends.accepting.reset();
+  EXPECT_TRUE(holds(failure_of(*ends.dialling), "the accepting end"));
+  EXPECT_FALSE(LocalSocket::connect(ends.dialling->local_address(), kDialTimeout).ok());
+}
+
+// The writer fills everything there is between it and one that takes nothing.
+TEST(Tunnel, AnEndThatVanishesIsNoticedWhileNothingMoves) {
+  RelayServer relay;
+  SocketTunnel tunnel(relay);
+  std::thread writer([&] {
+    while (tunnel.near.send(MessageBytes(1 << 16)).ok()) continue;
+  });
+  while (relay.service().meters().at(0).bytes_down < (1 << 16)) std::this_thread::yield();
+  tunnel.ends.dialling.reset();
+  tunnel.near.interrupt();
+  writer.join();
+  std::byte room[1000];
+  auto got = tunnel.far.receive(room);
+  while (got && got.value() > 0) got = tunnel.far.receive(room);
+  EXPECT_FALSE(failure_of(*tunnel.ends.accepting).message.empty());
+}
+
+TEST(Tunnel, DestroyingAnEndDoesNotWaitForOneThatTakesNothing) {
+  RelayServer relay;
+  SocketTunnel tunnel(relay);
+  std::thread writer([&] {
+    while (tunnel.near.send(MessageBytes(1 << 16)).ok()) continue;
+  });
+  while (relay.service().meters().at(0).bytes_down < (1 << 16)) std::this_thread::yield();
+  tunnel.ends.accepting.reset();
+  tunnel.ends.dialling.reset();
+  tunnel.near.interrupt();
+  writer.join();
+}
+
+TEST(Tunnel, AnEndWhoseProcessIsKilledEndsTheOtherWithAReason) {
+  RelayServer relay;
+  auto listener = LocalSocket::listen().take();
+  test::PeerProcess peer(
+      {THINPIPE_PEER_PROGRAM, "relayed", fmt::format("127.0.0.1:{}", relay.port()), listener.address()});
+  const auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true)).take();
+  ASSERT_EQ(peer.line(), "joined");
+  auto near = LocalSocket::connect(dialling->local_address(), kDialTimeout).take();
+  auto far = listener.accept().take();
+  ASSERT_TRUE(far.send(MessageBytes(10)).ok());
+  EXPECT_EQ(receive_bytes(near, 10).size(), 10u);
+  peer.kill();
+  EXPECT_TRUE(at_its_end(near));
+  EXPECT_TRUE(holds(failure_of(*dialling), "the accepting end of the tunnel of boundary 0, epoch 1 is gone"));
+}
+
+TEST(Tunnel, AShutdownGivesBothEndsItsReasonAndRefusesMore) {
+  RelayServer relay;
+  SocketTunnel tunnel(relay);
+  expect_connected(tunnel, 1);
+  relay.service().shutdown("the coordinator goes home");
+  EXPECT_TRUE(holds(failure_of(*tunnel.ends.dialling), "the coordinator goes home"));
+  EXPECT_TRUE(holds(failure_of(*tunnel.ends.accepting), "the coordinator goes home"));
+  EXPECT_TRUE(at_its_end(tunnel.near));
+  EXPECT_TRUE(at_its_end(tunnel.far));
+  const auto late = Tunnel::open(relay.channel(), tunnel_hello(true));
+  ASSERT_FALSE(late.ok());
+  EXPECT_TRUE(holds(late.error(), "the coordinator goes home"));
+}
+
+TEST(Tunnel, ARelayThatDiesEndsBothEnds) {
+  RelayServer relay;
+  SocketTunnel tunnel(relay);
+  expect_connected(tunnel, 1);
+  relay.kill();
+  EXPECT_FALSE(failure_of(*tunnel.ends.dialling).message.empty());
+  EXPECT_FALSE(failure_of(*tunnel.ends.accepting).message.empty());
+  EXPECT_TRUE(at_its_end(tunnel.near));
+  EXPECT_TRUE(at_its_end(tunnel.far));
+}
+
+TEST(Tunnel, AnEndWithoutItsOwnServerFailsForBoth) {
+  RelayServer relay;
+  std::string nobody;
+  {
+    const auto closed = LocalSocket::listen().take();
+    nobody = closed.address();
+  }
+  auto accepting = open_later(relay, tunnel_hello(false), nobody);
+  const auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true)).take();
+  const auto opened = accepting.get();
+  ASSERT_FALSE(opened.ok());
+  EXPECT_TRUE(holds(opened.error(), "cannot connect to " + nobody + ": Connection refused"));
+  EXPECT_TRUE(holds(failure_of(*dialling), "the accepting end"));
+}
+
+TEST(Tunnel, TakesNoAddressButALoopbackOne) {
+  for (const std::string address : {"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:70000", "127.0.0.1:1x",
+                                    "10.0.0.1:80", "localhost:80"}) {
+    const auto socket = LocalSocket::connect(address, kDialTimeout);
+    ASSERT_FALSE(socket.ok());
+    EXPECT_TRUE(holds(socket.error(), "'" + address + "' is not an address like")) << address;
+  }
+}
+
+}  // namespace
+}  // namespace thinpipe
