@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace thinpipe {
@@ -12,9 +13,9 @@ namespace {
 constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
 constexpr Duration kLongestRetry = std::chrono::seconds(5);
 
-std::string name_of(int64_t stage, const std::string& peer) { return fmt::format("stage {} ({})", stage, peer); }
-
 }  // namespace
+
+std::string stage_and_peer(int64_t stage, const std::string& peer) { return fmt::format("stage {} ({})", stage, peer); }
 
 CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now)
     : rules_(std::move(rules)),
@@ -27,7 +28,9 @@ CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now
       final_loss_(stored.final_loss),
       manifest_step_(stored.manifest_step),
       manifest_files_(std::move(stored.manifest_files)),
-      paused_(stored.paused) {
+      paused_(stored.paused),
+      revoked_(std::move(stored.revoked)),
+      cuts_(std::move(stored.cuts)) {
   if (last_commit_) basis_version_ = last_commit_->basis_version;
   // Whoever held a stage may be alive and on its way back: nobody else gets it while its lease lasts.
   for (size_t stage = 0; stage < stored.roster.size(); ++stage) {
@@ -81,6 +84,7 @@ Effects CoordinatorCore::message(SessionId session, const control::FromWorker& m
   } else if (auto* member = of_session(session); member != nullptr) {
     member->heard = now;
     if (message.has_formed() && message.formed().epoch() == epoch_) {
+      note_paths(*member, message.formed(), out);
       if (!member->formed) note_formed(*member);
     } else if (message.has_ready() && phase_ == Phase::kRunning && message.ready().epoch() == epoch_ &&
                message.ready().step() == committed_) {
@@ -90,89 +94,28 @@ Effects CoordinatorCore::message(SessionId session, const control::FromWorker& m
       member->evaluated = message.evaluated().loss_sum();
     } else if (message.has_trouble()) {
       trouble(*member, message.trouble(), now, out);
+    } else if (message.has_probed()) {
+      note_probed(*member, message.probed());
+    } else if (message.has_refused()) {
+      log(out, "refused", fmt::format("{} turned somebody away: {}", member->peer, message.refused().reason()));
+    } else if (message.has_leave() && !member->leaving) {
+      leave(*member, out);
     }
   }
   advance(now, out);
   return out;
 }
 
-void CoordinatorCore::hello(SessionId session, const control::Hello& hello, TimePoint now, Effects& out) {
-  const auto refuse = [&](const std::string& reason) {
-    control::ToWorker message;
-    message.mutable_refuse()->set_reason(reason);
-    out.push_back(SendTo{session, std::move(message)});
-    log(out, "refused", fmt::format("{}: {}", hello.peer(), reason));
-  };
-  if (hello.protocol() != kControlProtocol) {
-    return refuse(
-        fmt::format("speaks protocol {} and this run needs {}; install the same version of thinpipe on both "
-                    "sides",
-                    hello.protocol(), kControlProtocol));
-  }
-  if (hello.peer().empty() || hello.peer().size() > 200 || hello.incarnation().empty()) {
-    return refuse("a worker needs a name of 1 to 200 characters and a process id");
-  }
-  if (phase_ == Phase::kDone) {
-    control::ToWorker message;
-    message.mutable_stop()->set_reason(why_);
-    out.push_back(SendTo{session, std::move(message)});
-    return;
-  }
-  auto& member = members_[hello.peer()];
-  const bool same_process = member.incarnation == hello.incarnation();
-  if (member.session && *member.session != session) {
-    out.push_back(CloseSession{*member.session, "the same worker has connected anew"});
-  }
-  if (!same_process) {
-    if (!member.incarnation.empty() && member.stage >= 0) {
-      log(out, "replaced", fmt::format("{} is a new process", name_of(member.stage, hello.peer())));
-    }
-    // A process of the same name keeps the stage: it was started to take its place.
-    const int64_t stage = member.stage;
-    member = Member{};
-    member.stage = stage;
-    member.arrival = arrivals_++;
-  }
-  member.peer = hello.peer();
-  member.incarnation = hello.incarnation();
-  member.address = hello.data_address();
-  member.session = session;
-  member.heard = now;
-  member.holding.reset();
-  if (hello.has_holding() && hello.holding().run() == rules_.run) {
-    member.holding = hello.holding();
-    resolve_doubt(member, out);
-  }
-  log(out, "joined",
-      fmt::format("{} {} from {}", hello.peer(), same_process ? "is back" : "joined", hello.data_address()));
-  if (phase_ != Phase::kGathering && member.stage >= 0) {
-    abort(fmt::format("{} connected anew", name_of(member.stage, member.peer)), out);
-  }
-}
-
-// A worker that reported ready(t) and lost the coordinator before the answer: a row means commit, no row abort.
-void CoordinatorCore::resolve_doubt(Member& member, Effects& out) {
-  auto& holding = *member.holding;
-  if (!last_commit_ || holding.generation() != generation_ || holding.applied() != committed_ - 1 ||
-      holding.ready_step() != last_commit_->step || holding.ready_epoch() != last_commit_->epoch) {
-    return;
-  }
-  control::ToWorker message;
-  auto& commit = *message.mutable_commit();
-  commit.set_epoch(last_commit_->epoch);
-  commit.set_step(last_commit_->step);
-  commit.set_apply(last_commit_->apply);
-  commit.set_grad_factor(last_commit_->grad_factor);
-  commit.set_basis_version(last_commit_->basis_version);
-  send(member, std::move(message), out);
-  holding.set_applied(committed_);
-  log(out, "in doubt", fmt::format("{}: step {} was committed", member.peer, last_commit_->step + 1));
-}
-
 void CoordinatorCore::trouble(Member& member, const control::Trouble& trouble, TimePoint now, Effects& out) {
-  const auto who = name_of(member.stage, member.peer);
+  const auto who = member.stage >= 0 ? stage_and_peer(member.stage, member.peer) : member.peer;
+  if (trouble.fatal() && rules_.open) return expel(member, trouble.reason(), out);
   if (trouble.fatal()) return finish(true, fmt::format("{}: {}", who, trouble.reason()), out);
   if (trouble.epoch() != epoch_ || phase_ == Phase::kGathering) return;
+  if (phase_ == Phase::kForming) {  // perhaps a path that was there is not any more
+    for (const auto& [peer, other] : members_) {
+      if (std::abs(other.stage - member.stage) == 1) book_.forget(member.incarnation, other.incarnation);
+    }
+  }
   ++failures_;
   if (failures_ >= rules_.max_failures) {
     return finish(true,
@@ -191,8 +134,10 @@ Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
   if (auto* member = of_session(session)) {
     member->session.reset();
     member->heard = now;  // the lease counts from here
-    if (member->stage >= 0 && phase_ != Phase::kDone) {
-      abort(fmt::format("{} lost its connection", name_of(member->stage, member->peer)), out);
+    if (member->leaving) {
+      leave(*member, out);
+    } else if (member->stage >= 0 && phase_ != Phase::kDone) {
+      abort(fmt::format("{} lost its connection", stage_and_peer(member->stage, member->peer)), out);
     } else {
       members_.erase(std::string(member->peer));
     }
@@ -204,36 +149,10 @@ Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
 Effects CoordinatorCore::tick(TimePoint now) {
   Effects out;
   drop_expired(now, out);
+  // Asks the relayed ones again, now and then, whether they can do without.
+  if (phase_ == Phase::kRunning || phase_ == Phase::kEvaluating) better_path_known(now, out);
   advance(now, out);
   return out;
-}
-
-void CoordinatorCore::drop_expired(TimePoint now, Effects& out) {
-  if (phase_ == Phase::kDone) return;
-  for (auto it = members_.begin(); it != members_.end();) {
-    auto& member = it->second;
-    if (now - member.heard <= rules_.lease) {
-      ++it;
-      continue;
-    }
-    const auto who = member.stage >= 0 ? name_of(member.stage, member.peer) : member.peer;
-    const auto reason =
-        fmt::format("{} was not heard of for {:.0f} s and has lost its place", who, seconds(now - member.heard));
-    if (member.session) out.push_back(CloseSession{*member.session, reason});
-    const bool held_stage = member.stage >= 0;
-    it = members_.erase(it);
-    if (held_stage) {
-      abort(reason, out);
-    } else {
-      log(out, "lost", reason);
-    }
-  }
-  if (stop_requested_ && phase_ == Phase::kGathering && by_stage().empty() && !stages_are_on_their_way()) {
-    finish(false,
-           fmt::format("stopped without a checkpoint: {}; the last one is of step {}", why_,
-                       std::max<int64_t>(0, manifest_step_)),
-           out);
-  }
 }
 
 bool CoordinatorCore::stages_are_on_their_way() const {
@@ -297,37 +216,12 @@ void CoordinatorCore::finish(bool failed, const std::string& reason, Effects& ou
   out.push_back(Finish{failed, reason});
 }
 
-// A free stage goes to the worker that still holds its state, else to the one that has waited longest.
-void CoordinatorCore::assign(Effects& out) {
-  std::vector<bool> taken(static_cast<size_t>(rules_.stages), false);
-  std::vector<Member*> waiting;
-  for (auto& [peer, member] : members_) {
-    if (member.stage >= 0) taken[static_cast<size_t>(member.stage)] = true;
-    if (member.stage < 0 && member.session) waiting.push_back(&member);
-  }
-  const auto give = [&](Member& member, int64_t stage, const char* why) {
-    member.stage = stage;
-    taken[static_cast<size_t>(stage)] = true;
-    log(out, "assigned", fmt::format("{} takes stage {}: {}", member.peer, stage, why));
-  };
-  std::sort(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return a->arrival < b->arrival; });
-  for (auto* member : waiting) {
-    const int64_t held = member->holding ? member->holding->stage() : -1;
-    if (0 <= held && held < rules_.stages && !taken[static_cast<size_t>(held)])
-      give(*member, held, "it holds its state");
-  }
-  for (auto* member : waiting) {
-    const auto free = std::find(taken.begin(), taken.end(), false);
-    if (free == taken.end()) return;
-    if (member->stage < 0) give(*member, free - taken.begin(), "the first that nobody has");
-  }
-}
-
 void CoordinatorCore::advance(TimePoint now, Effects& out) {
   if (phase_ == Phase::kGathering) {
+    release_leavers(out);
     assign(out);
     if (retry_at_ && now < *retry_at_) return;
-    if (by_stage().empty()) return;
+    if (by_stage().empty() || !choose_paths(now, out)) return;
     retry_at_.reset();
     form(out);
   }

@@ -16,14 +16,18 @@
 
 #include "base/clock.h"
 #include "cluster/effects.h"
+#include "cluster/path_book.h"
+#include "plan/placement.h"
 
 namespace thinpipe {
 
-constexpr uint32_t kControlProtocol = 1;
+constexpr uint32_t kControlProtocol = 2;
 
 // What does not change during a run.
 struct RunRules {
   std::string run;
+  // Strangers take part: one of them that fails for good loses its place instead of ending the run.
+  bool open = false;
   int64_t stages = 1;
   int64_t steps = 0;
   int64_t tokens_per_step = 1;
@@ -43,6 +47,11 @@ struct RunRules {
   // The line of metrics.jsonl for a step, given its reports in stage order; and of timing.jsonl.
   using LineOf = std::function<std::string(const CommitRow&, const std::vector<control::Ready>&)>;
   LineOf metrics_line, timing_line;
+  // Decides, once, which of the machines takes which stage with how many blocks. Null: by the config, in the order of
+  // arrival.
+  std::function<Result<Placement>(const std::vector<Machine>&)> place;
+  // Which of the stages nobody has goes to a machine with that much memory. Null: the first.
+  std::function<SeatChoice(const std::vector<Seat>&, uint64_t memory_bytes)> seat;
 };
 
 // What a restarted coordinator knows from its store.
@@ -58,7 +67,12 @@ struct StoredRun {
   std::vector<ArrivedFile> manifest_files;  // of it, in stage order
   bool paused = false;
   std::vector<std::string> roster;  // who held each stage; they may come back
+  std::set<std::string> revoked;    // peers
+  std::vector<int64_t> cuts;        // blocks per stage; empty: not decided yet
 };
+
+// "stage 2 (alice)"
+std::string stage_and_peer(int64_t stage, const std::string& peer);
 
 class CoordinatorCore {
  public:
@@ -72,6 +86,8 @@ class CoordinatorCore {
   Effects manifest_written(int64_t step, const std::vector<ArrivedFile>& files, TimePoint now);
   Effects manifest_failed(const std::string& reason, TimePoint now);
   Effects control(control::ControlRequest::What what, TimePoint now);
+  // For good: its certificate is worth nothing from now on.
+  Effects kick(const std::string& peer, TimePoint now);
   // Something the service could not do (a full disk): the run stops with the reason.
   Effects fail(const std::string& reason);
 
@@ -79,12 +95,28 @@ class CoordinatorCore {
   bool done() const { return phase_ == Phase::kDone; }
   int64_t committed() const { return committed_; }
   bool has_final_loss() const { return final_loss_.has_value(); }
+  bool is_revoked(const std::string& peer) const { return revoked_.contains(peer); }
+  // The holder of a stage in the present epoch; nobody: empty.
+  std::string holder(int64_t stage) const;
+  // Whether these two are neighbours at that boundary in the present epoch, and their link is to be relayed.
+  Status may_tunnel(const std::string& peer, int64_t boundary, uint64_t epoch, bool dials) const;
+  // What somebody who came now would get.
+  struct Offer {
+    int64_t stage = -1;
+    std::string why;
+    uint64_t state_bytes = 0;
+  };
+  Offer offer() const;
+  double step_seconds() const { return step_s_; }
 
  private:
   enum class Phase { kGathering, kForming, kIdle, kRunning, kEvaluating, kDone };
 
   struct Member {
-    std::string peer, incarnation, address;
+    std::string peer, incarnation;
+    std::vector<std::string> addresses;
+    control::Machine machine;
+    bool leaving = false;
     std::optional<SessionId> session;  // none: the stream broke, the lease runs
     TimePoint heard{};
     int64_t stage = -1;
@@ -97,11 +129,27 @@ class CoordinatorCore {
 
   void hello(SessionId session, const control::Hello& hello, TimePoint now, Effects& out);
   void resolve_doubt(Member& member, Effects& out);
+  void admit(Member& member, SessionId session, const control::Hello& hello, TimePoint now, Effects& out);
+  void refuse(SessionId session, const std::string& peer, const std::string& reason, Effects& out);
+  void leave(Member& member, Effects& out);
+  void release_leavers(Effects& out);
+  bool has_leavers() const;
+  void expel(Member& member, const std::string& reason, Effects& out);
   void trouble(Member& member, const control::Trouble& trouble, TimePoint now, Effects& out);
   void drop_expired(TimePoint now, Effects& out);
   void assign(Effects& out);
+  void place_all(Effects& out);
   // Decides what comes next and does it; called at the end of every event.
   void advance(TimePoint now, Effects& out);
+  // The ways of all links; false while answers to probes are awaited.
+  bool choose_paths(TimePoint now, Effects& out);
+  bool better_path_known(TimePoint now, Effects& out);
+  void send_probes(const std::vector<PathProbe>& probes, Effects& out);
+  control::Neighbour neighbour(const Member& member, size_t boundary, bool is_next) const;
+  void note_probed(const Member& member, const control::Probed& probed);
+  void note_paths(Member& member, const control::Formed& formed, Effects& out);
+  std::string describe_path(size_t boundary) const;
+  std::string who_sent_nonfinite(const std::vector<control::Ready>& reports);
   void form(Effects& out);
   void note_formed(Member& member);
   void act_when_idle(TimePoint now, Effects& out);
@@ -141,6 +189,10 @@ class CoordinatorCore {
   bool failed_ = false;
 
   std::map<std::string, Member> members_;  // by peer
+  std::set<std::string> revoked_;
+  std::vector<int64_t> cuts_;
+  PathBook book_;
+  std::vector<PathChoice> paths_;  // of the present epoch, by boundary
   int64_t arrivals_ = 0;
   int64_t failures_ = 0;  // epochs in a row that ended in trouble without a commit
   std::optional<TimePoint> retry_at_;
@@ -152,6 +204,7 @@ class CoordinatorCore {
   double microbatch_s_ = 0;
   double wait_share_ = 0;
   uint64_t step_bytes_ = 0;
+  double step_s_ = 0;
 };
 
 }  // namespace thinpipe

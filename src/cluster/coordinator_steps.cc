@@ -55,11 +55,9 @@ void CoordinatorCore::form(Effects& out) {
     form.set_generation(generation_);
     form.set_stage(member.stage);
     form.set_step(committed_);
-    if (i + 1 < stages.size()) {
-      form.set_next_address(stages[i + 1]->address);
-      form.set_next_incarnation(stages[i + 1]->incarnation);
-    }
-    if (i > 0) form.set_previous_incarnation(stages[i - 1]->incarnation);
+    if (i + 1 < stages.size()) *form.mutable_next() = neighbour(*stages[i + 1], i, true);
+    if (i > 0) *form.mutable_previous() = neighbour(*stages[i - 1], i - 1, false);
+    for (const int64_t blocks : cuts_) form.add_cuts(blocks);
     form.set_restore(back || !keeps(member));
     if (form.restore() && manifest_step_ >= 0 && committed_ > 0) {
       const auto& file = manifest_files_.at(i);
@@ -75,6 +73,9 @@ void CoordinatorCore::form(Effects& out) {
     send(member, std::move(message), out);
   }
   phase_ = Phase::kForming;
+  for (size_t boundary = 0; boundary < paths_.size(); ++boundary) {
+    out.push_back(LogEvent{"path", describe_path(boundary)});
+  }
   log(out, "epoch", fmt::format("epoch {}: {} stages, from step {}", epoch_, rules_.stages, committed_));
 }
 
@@ -111,7 +112,7 @@ std::vector<int64_t> CoordinatorCore::warmup() const {
   return covering_warmup(rules_.stages, rules_.microbatches, {compute_s / 3, compute_s * 2 / 3, hop_s, 0.0}, 0);
 }
 
-void CoordinatorCore::act_when_idle(TimePoint, Effects& out) {
+void CoordinatorCore::act_when_idle(TimePoint now, Effects& out) {
   control::ToWorker message;
   const bool over = committed_ == rules_.steps;
   if (evaluation_due() && !stop_requested_) {
@@ -122,12 +123,20 @@ void CoordinatorCore::act_when_idle(TimePoint, Effects& out) {
     phase_ = Phase::kEvaluating;
     return to_all(message, out);
   }
-  const bool must_save = (over || stop_requested_) && manifest_step_ != committed_;
+  const bool must_save = (over || stop_requested_ || has_leavers()) && manifest_step_ != committed_;
   if ((save_due_ || must_save) && !saving_step_) request_save(out);
   if (must_save) return;  // until the manifest is written
   if (over && final_loss_) return finish(false, fmt::format("all {} steps are done", rules_.steps), out);
   if (stop_requested_) {
     return finish(false, fmt::format("stopped after step {}; the checkpoint is written", committed_), out);
+  }
+  if (has_leavers()) {
+    phase_ = Phase::kGathering;
+    return advance(now, out);
+  }
+  if (better_path_known(now, out)) {
+    abort("stages that were relayed can reach each other now", out);
+    return advance(now, out);
   }
   if (paused_) {
     why_ = fmt::format("paused after step {}", committed_);
@@ -169,6 +178,7 @@ void CoordinatorCore::commit(Effects& out) {
     microbatch_s_ = compute_s / static_cast<double>(rules_.stages * rules_.microbatches);
   }
   wait_share_ = total_s > 0 ? wait_s / total_s : 0;
+  step_s_ = total_s / static_cast<double>(rules_.stages);
   out.push_back(PersistCommit{row});
   control::ToWorker message;
   auto& commit = *message.mutable_commit();
@@ -188,7 +198,7 @@ void CoordinatorCore::commit(Effects& out) {
   failures_ = 0;
   phase_ = Phase::kIdle;
   if (rules_.checkpoint_every > 0 && committed_ % rules_.checkpoint_every == 0) save_due_ = true;
-  if (!last_commit_->apply) log(out, "skipped", fmt::format("step {}: loss or norm is not finite", committed_));
+  if (!last_commit_->apply) log(out, "skipped", fmt::format("step {}: {}", committed_, who_sent_nonfinite(reports)));
   if (skipped_in_a_row() >= rules_.max_skipped) {
     finish(true,
            fmt::format("the loss or its gradient was not finite for {} steps in a row up to step {}; lower optim.lr or "
@@ -261,6 +271,7 @@ Effects CoordinatorCore::manifest_failed(const std::string& reason, TimePoint no
 
 void CoordinatorCore::describe(control::RunStatus& status, TimePoint now) const {
   static constexpr const char* kNames[] = {"gathering", "forming", "idle", "running", "evaluating", "done"};
+  static constexpr const char* kWays[] = {"direct", "direct, dialled from above", "relayed"};
   status.set_run(rules_.run);
   status.set_phase(phase_ == Phase::kIdle && paused_ ? "paused" : kNames[static_cast<int>(phase_)]);
   status.set_why(why_);
@@ -280,8 +291,15 @@ void CoordinatorCore::describe(control::RunStatus& status, TimePoint now) const 
     one.set_peer(peer);
     one.set_stage(member.stage);
     one.set_connected(member.session.has_value());
-    one.set_address(member.address);
+    one.set_address(member.addresses.empty() ? "" : member.addresses.front());
     one.set_heard_s_ago(seconds(now - member.heard));
+    one.set_leaving(member.leaving);
+  }
+  for (size_t boundary = 0; boundary < paths_.size(); ++boundary) {
+    auto& link = *status.add_links();
+    link.set_boundary(static_cast<int64_t>(boundary));
+    link.set_way(kWays[static_cast<int>(paths_[boundary].way)]);
+    if (paths_[boundary].facts) *link.mutable_facts() = *paths_[boundary].facts;
   }
 }
 

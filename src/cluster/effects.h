@@ -67,6 +67,14 @@ struct PersistEvaluation {
 struct PersistPaused {
   bool paused;
 };
+// Durable.
+struct PersistRevoked {
+  std::string peer;
+};
+// Durable: blocks per stage, for good.
+struct PersistCuts {
+  std::vector<int64_t> cuts;
+};
 // Durable; tells the core by manifest_written or manifest_failed.
 struct WriteManifest {
   int64_t step;
@@ -83,7 +91,7 @@ struct Finish {
 };
 
 using Effect = std::variant<SendTo, CloseSession, PersistEpoch, PersistCommit, PersistEvaluation, PersistPaused,
-                            WriteManifest, LogEvent, Finish>;
+                            PersistRevoked, PersistCuts, WriteManifest, LogEvent, Finish>;
 using Effects = std::vector<Effect>;
 
 }  // namespace thinpipe

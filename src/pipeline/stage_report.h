@@ -17,8 +17,11 @@ struct CommitStep {
 };
 
 struct StageReport {
-  double loss_sum = 0;                    // last stage
-  double squared_norm = 0;                // of this stage's gradients
+  double loss_sum = 0;      // last stage
+  double squared_norm = 0;  // of this stage's gradients
+  // Whether what the neighbours sent held numbers that are not finite; by this the one that did is found.
+  bool nonfinite_from_previous = false;
+  bool nonfinite_from_next = false;
   uint64_t forward_bytes = 0;             // payload sent to the next stage in this pass
   uint64_t backward_bytes = 0;            // and to the previous one
   std::string basis_hash;                 // of the next basis, when this step moves it: ready means holding it

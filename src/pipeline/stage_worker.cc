@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -34,6 +35,9 @@ class Stopwatch {
   double& total_;
   TimePoint start_;
 };
+
+// One pass over it; a sum that overflows counts as well, which no healthy run comes near.
+bool all_finite(const at::Tensor& numbers) { return std::isfinite(numbers.sum().item<double>()); }
 
 }  // namespace
 
@@ -177,6 +181,7 @@ Status StageWorker::act(const Action& action, int64_t step, StageReport& report)
     case ActionKind::kReceiveForward: {
       auto content = receive_forward(PacketKind::kForward, step, m, sequences, report);
       if (!content) return content.error();
+      report.nonfinite_from_previous |= !all_finite(content.value().stream);
       arrived_[m] = std::move(content.value());
       return {};
     }
@@ -200,6 +205,7 @@ Status StageWorker::act(const Action& action, int64_t step, StageReport& report)
       if (!message) return message.error();
       auto grad = after_->decode_backward(message.value(), sequences);
       if (!grad) return grad.error();
+      report.nonfinite_from_next |= !all_finite(grad.value());
       arrived_grads_[m] = std::move(grad.value());
       return {};
     }

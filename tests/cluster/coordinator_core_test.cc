@@ -37,13 +37,15 @@ TEST(Coordinator, WaitsUntilEveryStageHasSomebodyAndSaysWhoGotWhatAndWhy) {
   EXPECT_EQ(cluster.sent(&ToWorker::has_form), 0u);
   cluster.add("second");
   cluster.add("third");
-  EXPECT_EQ(cluster.events("assigned"), (Texts{"first takes stage 0: the first that nobody has",
-                                               "second takes stage 1: the first that nobody has"}));
+  EXPECT_EQ(cluster.events("assigned"),
+            (Texts{"first takes stage 0: nobody has it", "second takes stage 1: nobody has it"}));
   ASSERT_EQ(cluster.forms().size(), 2u);
   const auto form = cluster.forms()[0];
-  EXPECT_EQ(form.next_address(), "second:1");
-  EXPECT_EQ(form.next_incarnation(), "process 2");
-  EXPECT_EQ(cluster.forms()[1].previous_incarnation(), "process 1");
+  EXPECT_EQ(form.next().address(), "second:1");
+  EXPECT_EQ(form.next().incarnation(), "process 2");
+  EXPECT_EQ(form.next().way(), control::Neighbour::DIAL);
+  EXPECT_EQ(cluster.forms()[1].previous().incarnation(), "process 1");
+  EXPECT_EQ(cluster.forms()[1].previous().way(), control::Neighbour::AWAIT);
   EXPECT_TRUE(form.restore() && !form.has_file());  // the initial weights
   EXPECT_EQ(cluster.store.roster, (Texts{"first", "second"}));
 }

@@ -187,7 +187,8 @@ TEST(CoordinatorFaults, InDoubtWithARowIsCommittedBeforeTheNextEpochForms) {
   cluster.disconnect(cluster.a());
   cluster.history.clear();
   cluster.connect(cluster.a());
-  const auto sent = cluster.all<SendTo>();
+  auto sent = cluster.all<SendTo>();
+  std::erase_if(sent, [](const SendTo& one) { return one.message.has_probe(); });
   ASSERT_GE(sent.size(), 3u);
   EXPECT_TRUE(sent[0].message.has_commit());
   EXPECT_EQ(sent[0].message.commit().step(), 2);
@@ -328,7 +329,7 @@ TEST(CoordinatorFaults, AnExpiredLeaseGivesTheStageToASpare) {
   cluster.pass_time(seconds(10));
   EXPECT_EQ(cluster.status().phase(), "gathering");  // it may still come back
   cluster.pass_time(milliseconds(1));
-  EXPECT_EQ(cluster.events("assigned").back(), "spare takes stage 1: the first that nobody has");
+  EXPECT_EQ(cluster.events("assigned").back(), "spare takes stage 1: nobody has it");
   EXPECT_TRUE(has(cluster.events("aborted").back(), "stage 1 (b) was not heard of for 10 s"));
   cluster.pump();
   EXPECT_EQ(cluster.core().committed(), 6);

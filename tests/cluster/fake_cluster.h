@@ -10,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -38,6 +40,8 @@ struct FakeStore {
   std::vector<ArrivedFile> manifest_files;
   bool paused = false;
   std::vector<std::string> roster;
+  std::set<std::string> revoked;
+  std::vector<int64_t> cuts;
 
   StoredRun read() const {
     StoredRun stored;
@@ -54,6 +58,8 @@ struct FakeStore {
     stored.manifest_files = manifest_files;
     stored.paused = paused;
     stored.roster = roster;
+    stored.revoked = revoked;
+    stored.cuts = cuts;
     return stored;
   }
 };
@@ -66,11 +72,16 @@ struct FakeWorker {
   std::deque<control::FromWorker> outbox;
   bool alive = true;
   bool stopped = false;
+  std::string refused;  // the reason
+  Texts told_revoked;
   // What it answers.
   double squared_norm = 1, loss_sum = 2, evaluation_sum = 6;
   std::string basis_hash;
   bool slow = false;           // computes until slow is taken back and the test says finish_step()
   bool forming_fails = false;  // cannot fetch its file, or cannot reach its neighbour
+  bool behind_nat = false;     // nobody can dial it
+  bool silent_to_probes = false;
+  double block_s = 0;
   // What it holds.
   uint64_t epoch = 0, latest_epoch = 0;
   std::optional<control::Holding> holding;
@@ -139,6 +150,13 @@ class FakeCluster {
     workers_.back()->peer = peer;
     return start_process(*workers_.back());
   }
+  // For a test that changes it before it connects.
+  FakeWorker& add_unconnected(const std::string& peer) {
+    workers_.push_back(std::make_unique<FakeWorker>());
+    workers_.back()->peer = peer;
+    workers_.back()->incarnation = fmt::format("process {}", ++processes_);
+    return *workers_.back();
+  }
   FakeWorker& start_process(FakeWorker& worker) {
     auto fresh = FakeWorker{};
     fresh.peer = worker.peer;
@@ -158,7 +176,8 @@ class FakeCluster {
     hello.set_protocol(kControlProtocol);
     hello.set_peer(worker.peer);
     hello.set_incarnation(worker.incarnation);
-    hello.set_data_address(worker.peer + ":1");
+    hello.add_data_addresses(worker.peer + ":1");
+    hello.mutable_machine()->set_block_s(worker.block_s);
     if (worker.holding) *hello.mutable_holding() = *worker.holding;
     return message;
   }
@@ -242,10 +261,12 @@ class FakeCluster {
 
   // Carries the effects out; only the first `most` of them when the coordinator is to be killed on its way.
   void apply(Effects effects, size_t most = SIZE_MAX) {
+    ++depth_;
     for (size_t i = 0; i < effects.size() && i < most; ++i) {
       history.push_back(effects[i]);
       std::visit([&](const auto& effect) { carry_out(effect); }, effects[i]);
     }
+    if (--depth_ == 0) answer_probes();
   }
   template <class T>
   std::vector<T> all() const {
@@ -318,6 +339,10 @@ class FakeCluster {
     const auto found = by_session_.find(send.session);
     if (found == by_session_.end()) return;
     auto& worker = *found->second;
+    if (send.message.has_probe()) {
+      probes_.emplace_back(send.session, send.message.probe());
+      return;
+    }
     if (send.message.has_form()) worker.latest_epoch = send.message.form().epoch();
     worker.inbox.push_back(send.message);
   }
@@ -350,6 +375,8 @@ class FakeCluster {
     if (evaluation.is_final) store.final_loss = evaluation.loss;
   }
   void carry_out(const PersistPaused& paused) { store.paused = paused.paused; }
+  void carry_out(const PersistRevoked& revoked) { store.revoked.insert(revoked.peer); }
+  void carry_out(const PersistCuts& cuts) { store.cuts = cuts.cuts; }
   void carry_out(const WriteManifest& manifest) {
     ASSERT_EQ(manifest.files.size(), static_cast<size_t>(rules_.stages));
     for (size_t stage = 0; stage < manifest.files.size(); ++stage) {
@@ -365,6 +392,20 @@ class FakeCluster {
   }
   void carry_out(const LogEvent&) {}
   void carry_out(const Finish&) {}
+
+  // Workers answer at once, whatever else they do.
+  void answer_probes() {
+    while (!probes_.empty()) {
+      const auto [session, probe] = probes_.front();
+      probes_.pop_front();
+      const auto found = by_session_.find(session);
+      if (found == by_session_.end() || found->second->silent_to_probes) continue;
+      control::FromWorker answer;
+      answer.mutable_probed()->set_incarnation(probe.incarnation());
+      if (!worker(probe.peer()).behind_nat) answer.mutable_probed()->set_address(probe.addresses(0));
+      apply(core_->message(session, answer, now));
+    }
+  }
 
   StageHistory committed_history(int64_t steps) const {
     StageHistory epochs;
@@ -393,6 +434,8 @@ class FakeCluster {
     }
     if (message.has_save()) save(worker, message.save());
     if (message.has_stop()) worker.stopped = true;
+    if (message.has_refuse()) worker.refused = message.refuse().reason();
+    if (message.has_revoked()) worker.told_revoked.push_back(message.revoked().peer());
   }
 
   void form(FakeWorker& worker, const control::Form& form) {
@@ -469,6 +512,8 @@ class FakeCluster {
   std::map<std::string, StageHistory> files_;     // by hash
   SessionId sessions_ = 0;
   int processes_ = 0;
+  int depth_ = 0;
+  std::deque<std::pair<SessionId, control::Probe>> probes_;
 };
 
 }  // namespace thinpipe::test

@@ -1,0 +1,265 @@
+// How neighbours come to reach each other, who is let go, thrown out or named for what it sent, and machines of
+// different speed: the coordinator's core with made-up workers.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "fake_cluster.h"
+
+namespace thinpipe {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::FakeCluster;
+using test::has;
+using test::small_rules;
+using Way = control::Neighbour;
+
+// Two workers, dialled or not, up to their first epoch.
+class Pair : public FakeCluster {
+ public:
+  Pair(bool first_behind_nat, bool second_behind_nat, RunRules rules = small_rules()) : FakeCluster(std::move(rules)) {
+    add("first").behind_nat = first_behind_nat;
+    auto& second = add_unconnected("second");
+    second.behind_nat = second_behind_nat;
+    connect(second);
+  }
+
+  Way::Way lower_way() const { return forms().at(forms().size() - 2).next().way(); }
+  Way::Way upper_way() const { return forms().back().previous().way(); }
+};
+
+TEST(Paths, EveryPairOfOpenAndHiddenNeighboursHasAWay) {
+  struct Case {
+    bool lower_hidden, upper_hidden;
+    Way::Way lower, upper;
+    const char* shown;
+  };
+  const Case cases[] = {{false, false, Way::DIAL, Way::AWAIT, "direct"},
+                        {true, false, Way::DIAL, Way::AWAIT, "direct"},
+                        {false, true, Way::AWAIT, Way::DIAL, "direct, dialled from above"},
+                        {true, true, Way::TUNNEL_DIAL, Way::TUNNEL_AWAIT, "relayed"}};
+  for (const auto& one : cases) {
+    Pair cluster(one.lower_hidden, one.upper_hidden);
+    ASSERT_EQ(cluster.forms().size(), 2u);
+    EXPECT_EQ(cluster.lower_way(), one.lower);
+    EXPECT_EQ(cluster.upper_way(), one.upper);
+    EXPECT_EQ(cluster.status().links(0).way(), one.shown);
+    cluster.pump();
+    ASSERT_TRUE(cluster.finished());
+    EXPECT_FALSE(cluster.finished()->failed);
+  }
+}
+
+TEST(Paths, AProbeWithoutAnswerIsNotWaitedForForLong) {
+  FakeCluster cluster(small_rules());
+  cluster.add("first");
+  auto& second = cluster.add_unconnected("second");
+  cluster.worker("first").silent_to_probes = second.silent_to_probes = true;
+  cluster.connect(second);
+  EXPECT_TRUE(cluster.forms().empty());
+  cluster.pass_time(PathBook::kPatience - milliseconds(1));
+  EXPECT_TRUE(cluster.forms().empty());
+  cluster.pass_time(milliseconds(1));
+  ASSERT_EQ(cluster.forms().size(), 2u);
+  EXPECT_EQ(cluster.forms()[0].next().way(), Way::TUNNEL_DIAL);
+}
+
+TEST(Paths, ADirectWayThatAppearsIsTakenBetweenStepsWithoutLosingAny) {
+  Pair cluster(true, true);
+  cluster.run_to(1);
+  cluster.worker(0).slow = cluster.worker(1).slow = true;
+  cluster.pump();
+  cluster.worker(1).behind_nat = false;  // somebody has opened a port
+  const auto epoch = cluster.store.epoch;
+  cluster.pass_time(PathBook::kTryAgain);
+  EXPECT_EQ(cluster.store.epoch, epoch) << "the step under way is not disturbed";
+  for (size_t i : {0, 1}) cluster.worker(i).finish_step();
+  ASSERT_TRUE(cluster.pump_until([&] { return cluster.store.epoch == epoch + 1; }));
+  EXPECT_EQ(cluster.lower_way(), Way::DIAL);
+  EXPECT_FALSE(cluster.forms().back().restore());
+  EXPECT_EQ(cluster.store.rows.size(), 2u);
+  for (size_t i : {0, 1}) cluster.worker(i).slow = false;
+  cluster.pump();
+  for (size_t i : {0, 1}) cluster.worker(i).finish_step();
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed);
+}
+
+TEST(Paths, AWayThatWasThereAndFailsIsLookedForAnew) {
+  Pair cluster(false, false);
+  cluster.worker(0).forming_fails = true;
+  cluster.worker(1).behind_nat = cluster.worker(0).behind_nat = true;
+  cluster.pump();
+  cluster.worker(0).forming_fails = false;
+  cluster.pass_time(milliseconds(100));
+  EXPECT_EQ(cluster.lower_way(), Way::TUNNEL_DIAL);
+}
+
+TEST(Paths, OnlyTheTwoNeighboursMayTunnelAndOnlyWhereTheLinkIsRelayed) {
+  Pair relayed(true, true), direct(false, false);
+  const auto epoch = relayed.store.epoch;
+  EXPECT_TRUE(relayed.core().may_tunnel("first", 0, epoch, true).ok());
+  EXPECT_TRUE(relayed.core().may_tunnel("second", 0, epoch, false).ok());
+  const auto refused = [](const Status& status, const char* reason) { return has(status.error().message, reason); };
+  EXPECT_TRUE(refused(relayed.core().may_tunnel("second", 0, epoch, true), "belongs to first, not to second"));
+  EXPECT_TRUE(refused(relayed.core().may_tunnel("stranger", 0, epoch, false), "belongs to second"));
+  EXPECT_TRUE(refused(relayed.core().may_tunnel("first", 0, epoch + 1, true), "the run is at epoch"));
+  EXPECT_TRUE(refused(relayed.core().may_tunnel("first", 7, epoch, true), "no boundary 7"));
+  EXPECT_TRUE(refused(relayed.core().may_tunnel("first", -1, epoch, true), "no boundary -1"));
+  EXPECT_TRUE(refused(direct.core().may_tunnel("first", 0, direct.store.epoch, true), "is not relayed"));
+}
+
+// ---- coming and going ----
+
+TEST(Roster, WhoLeavesStaysUntilACheckpointHoldsItsState) {
+  Pair cluster(false, false);
+  cluster.add("spare");
+  cluster.run_to(2);
+  control::FromWorker leave;
+  leave.mutable_leave();
+  cluster.say(cluster.worker("second"), leave);
+  ASSERT_TRUE(cluster.pump_until([&] { return cluster.worker("second").stopped; }));
+  EXPECT_EQ(cluster.store.manifest_step, static_cast<int64_t>(cluster.store.rows.size()));
+  const auto steps = cluster.store.rows.size();
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed);
+  EXPECT_TRUE(cluster.events("rollback").empty());
+  EXPECT_EQ(cluster.store.roster[1], "spare");
+  EXPECT_EQ(cluster.worker("spare").steps_run, static_cast<int>(6 - steps)) << "no step was run twice";
+}
+
+TEST(Roster, WhoLeavesWithoutAReplacementLeavesTheRunWaitingNotBroken) {
+  Pair cluster(false, false);
+  cluster.run_to(2);
+  control::FromWorker leave;
+  leave.mutable_leave();
+  cluster.say(cluster.worker("second"), leave);
+  cluster.pump();
+  EXPECT_TRUE(cluster.worker("second").stopped);
+  EXPECT_FALSE(cluster.finished());
+  EXPECT_EQ(cluster.status().phase(), "gathering");
+  cluster.add("third");
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed);
+}
+
+TEST(Roster, WhoIsKickedIsToldIsForgottenAndStaysOut) {
+  Pair cluster(false, false);
+  cluster.run_to(1);
+  cluster.apply(cluster.core().kick("second", cluster.now));
+  EXPECT_TRUE(cluster.store.revoked.contains("second"));
+  cluster.pump();
+  EXPECT_TRUE(has(cluster.worker("second").refused, "removed from this run"));
+  EXPECT_EQ(cluster.worker("first").told_revoked, test::Texts{"second"});
+  EXPECT_EQ(cluster.status().phase(), "gathering");
+  cluster.start_process(cluster.worker("second"));
+  cluster.pump();
+  EXPECT_TRUE(has(cluster.worker("second").refused, "removed from this run"));
+  cluster.restart_coordinator();
+  cluster.start_process(cluster.worker("second"));
+  cluster.pump();
+  EXPECT_TRUE(has(cluster.worker("second").refused, "removed from this run")) << "also after a restart";
+}
+
+TEST(Roster, InAnOpenRunOneThatFailsForGoodLosesItsPlaceAndTheRunLives) {
+  auto rules = small_rules();
+  rules.open = true;
+  Pair cluster(false, false, rules);
+  cluster.run_to(1);
+  cluster.worker("second").say_trouble("not enough memory", true);
+  cluster.pump();
+  EXPECT_FALSE(cluster.finished());
+  EXPECT_TRUE(has(cluster.worker("second").refused, "not enough memory"));
+  EXPECT_TRUE(has(cluster.events("refused").back(), "stage 1 (second): not enough memory"));
+  cluster.add("third");
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_FALSE(cluster.finished()->failed);
+}
+
+// ---- who was it? ----
+
+TEST(Roster, NamesTheStageWhoseNumbersWereNotFinite) {
+  auto rules = small_rules();
+  rules.stages = 3;
+  FakeCluster cluster(rules);
+  for (const char* name : {"a", "b", "c"}) cluster.add(name);
+  cluster.run_to(1);
+  for (size_t i : {0, 1, 2}) cluster.worker(i).slow = true;
+  cluster.pump();
+  // b has sent NaN: c says so, and all norms are infected.
+  for (size_t i : {0, 1, 2}) {
+    auto& worker = cluster.worker(i);
+    worker.squared_norm = std::numeric_limits<double>::quiet_NaN();
+    worker.finish_step();
+    auto* ready = worker.outbox.back().mutable_ready();
+    ready->set_nonfinite_from_previous(i == 2);
+    ready->set_nonfinite_from_next(i < 2);
+  }
+  ASSERT_TRUE(cluster.pump_until([&] { return cluster.store.rows.size() == 2; }));
+  EXPECT_FALSE(cluster.store.rows[1].apply);
+  EXPECT_EQ(cluster.events("skipped").back(), "step 2: stage 1 (b) sent numbers that are not finite");
+}
+
+TEST(Roster, NamesTheStageWhoseGradientsWereNotFinite) {
+  Pair cluster(false, false);
+  cluster.run_to(1);
+  for (size_t i : {0, 1}) cluster.worker(i).slow = true;
+  cluster.pump();
+  for (size_t i : {0, 1}) cluster.worker(i).finish_step();
+  cluster.worker(0).outbox.back().mutable_ready()->set_squared_norm(std::numeric_limits<double>::infinity());
+  cluster.worker(0).outbox.back().mutable_ready()->set_nonfinite_from_next(true);
+  ASSERT_TRUE(cluster.pump_until([&] { return cluster.store.rows.size() == 2; }));
+  EXPECT_EQ(cluster.events("skipped").back(), "step 2: stage 1 (second) sent gradients that are not finite");
+}
+
+// ---- who gets what ----
+
+TEST(Placing, WaitsForAMachinePerStageAndDecidesOnce) {
+  auto rules = small_rules();
+  int asked = 0;
+  rules.place = [&](const std::vector<Machine>& machines) -> Result<Placement> {
+    ++asked;
+    EXPECT_EQ(machines.size(), 2u);
+    return Placement{{3, 1}, {machines[1].peer, machines[0].peer}, "second is faster"};
+  };
+  FakeCluster cluster(rules);
+  cluster.add("first");
+  EXPECT_TRUE(cluster.forms().empty());
+  cluster.add("second");
+  ASSERT_EQ(cluster.forms().size(), 2u);
+  EXPECT_EQ(cluster.store.cuts, (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(cluster.core().holder(0), "second");
+  EXPECT_EQ(cluster.forms()[0].cuts(0), 3);
+  cluster.run_to(1);
+  cluster.crash(cluster.worker("first"));
+  cluster.start_process(cluster.worker("first"));
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(Placing, SaysWhyItWaitsWhenTheMachinesAreNotEnough) {
+  auto rules = small_rules();
+  rules.place = [](const std::vector<Machine>& machines) -> Result<Placement> {
+    if (machines.size() == 2) return Error{"nobody has the memory for the last stage"};
+    return Placement{{1, 1}, {machines[0].peer, machines[2].peer}, "third has it"};
+  };
+  FakeCluster cluster(rules);
+  cluster.add("first");
+  cluster.add("second");
+  EXPECT_TRUE(cluster.forms().empty());
+  EXPECT_EQ(cluster.status().why(), "nobody has the memory for the last stage");
+  cluster.add("third");
+  cluster.pump();
+  ASSERT_TRUE(cluster.finished());
+  EXPECT_EQ(cluster.store.roster, (test::Texts{"first", "third"}));
+}
+
+}  // namespace
+}  // namespace thinpipe
