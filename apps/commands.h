@@ -15,7 +15,8 @@ struct ExitWith {
 void add_train_command(CLI::App& app);
 void add_serve_command(CLI::App& app);
 void add_work_command(CLI::App& app);
-void add_run_commands(CLI::App& app);  // runs, show, status, pause, resume
+void add_run_commands(CLI::App& app);   // runs, show, status, pause, resume
+void add_join_commands(CLI::App& app);  // invite, kick, join, doctor
 void add_lab_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 

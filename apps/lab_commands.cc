@@ -55,6 +55,9 @@ void add_bench_command(CLI::App& app) {
     wan_options->program = std::filesystem::read_symlink("/proc/self/exe").string();
     bench_wan(*wan_options, *json);
   });
+  auto* join = bench->add_subcommand("join", "from `thinpipe join` to the first step, on this machine");
+  join->add_flag("--json", *json, "one JSON object on the last line");
+  join->callback([json] { bench_join(std::filesystem::read_symlink("/proc/self/exe").string(), *json); });
 }
 
 }  // namespace thinpipe

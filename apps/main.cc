@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   thinpipe::add_serve_command(app);
   thinpipe::add_work_command(app);
   thinpipe::add_run_commands(app);
+  thinpipe::add_join_commands(app);
   thinpipe::add_lab_command(app);
   thinpipe::add_bench_command(app);
   try {

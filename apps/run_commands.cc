@@ -1,6 +1,5 @@
 // Looking at runs and steering them: runs, show, status, pause, resume.
 #include <fmt/format.h>
-#include <grpcpp/channel.h>
 
 #include <CLI/CLI.hpp>
 #include <fstream>
@@ -10,8 +9,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "cluster/control_client.h"
-#include "cluster/serve.h"
+#include "call_coordinator.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "run_folders.h"
@@ -78,29 +76,14 @@ void show_run(const std::string& name) {
   }
 }
 
-std::unique_ptr<control::Coordinator::Stub> coordinator_of(const std::filesystem::path& run) {
-  const auto place = read_coordinator_place(run);
-  if (!place) {
-    throw UserError(fmt::format("{}: this run is not being served ({}); start it with thinpipe train --resume",
-                                run.string(), state_of(run)));
-  }
-  return control::Coordinator::NewStub(control_channel(place.value().address));
-}
-
-template <class Call>
-void call(const std::filesystem::path& run, const Call& make) {
-  const auto stub = coordinator_of(run);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
-  const grpc::Status status = make(*stub, &context);
-  if (!status.ok())
-    throw UserError(fmt::format("{}: its coordinator does not answer: {}", run.string(), status.error_message()));
+std::string rate_text(double bits_per_s) {
+  return bits_per_s >= 1 && bits_per_s < 1e15 ? format_rate(static_cast<uint64_t>(bits_per_s)) : "an unknown rate";
 }
 
 void print_status(const std::string& name, bool json) {
   const auto run = find_run(name).take();
   control::RunStatus status;
-  call(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
+  call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
   fmt::print("run: {}\n", run.string());
   fmt::print("{}: step {}/{}, epoch {}; {}\n", status.phase(), status.step(), status.steps(), status.epoch(),
              status.why());
@@ -115,16 +98,30 @@ void print_status(const std::string& name, bool json) {
                member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
     members.push_back({{"peer", member.peer()}, {"stage", member.stage()}, {"connected", member.connected()}});
   }
+  auto links = nlohmann::ordered_json::array();
+  for (const auto& link : status.links()) {
+    std::string facts;
+    if (link.has_facts()) {
+      facts = fmt::format("; round trip {:.1f} ms, {} there, {} back", 1e3 * link.facts().round_trip_s(),
+                          rate_text(link.facts().up_bits_per_s()), rate_text(link.facts().down_bits_per_s()));
+    }
+    fmt::print("  stages {} and {}: {}{}\n", link.boundary(), link.boundary() + 1, link.way(), facts);
+    links.push_back({{"boundary", link.boundary()},
+                     {"way", link.way()},
+                     {"round_trip_s", link.facts().round_trip_s()},
+                     {"up_bits_per_s", link.facts().up_bits_per_s()},
+                     {"down_bits_per_s", link.facts().down_bits_per_s()}});
+  }
   constexpr int kShownEvents = 8;
   for (int i = std::max(0, status.events_size() - kShownEvents); i < status.events_size(); ++i) {
     const auto& event = status.events(i);
     fmt::print("  {} {}: {}\n", event.time(), event.kind(), event.text());
   }
   if (!json) return;
-  const nlohmann::ordered_json object = {{"phase", status.phase()},   {"step", status.step()},
-                                         {"steps", status.steps()},   {"epoch", status.epoch()},
-                                         {"loss", status.loss()},     {"manifest_step", status.manifest_step()},
-                                         {"paused", status.paused()}, {"members", members}};
+  const nlohmann::ordered_json object = {
+      {"phase", status.phase()},   {"step", status.step()}, {"steps", status.steps()},
+      {"epoch", status.epoch()},   {"loss", status.loss()}, {"manifest_step", status.manifest_step()},
+      {"paused", status.paused()}, {"members", members},    {"links", links}};
   fmt::print("{}\n", object.dump());
 }
 
@@ -133,7 +130,7 @@ void steer(const std::string& name, control::ControlRequest::What what) {
   control::ControlRequest request;
   request.set_what(what);
   control::ControlReply reply;
-  call(run, [&](auto& stub, auto* context) { return stub.Control(context, request, &reply); });
+  call_coordinator(run, [&](auto& stub, auto* context) { return stub.Control(context, request, &reply); });
   fmt::print("{}\n", reply.said());
 }
 

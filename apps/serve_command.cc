@@ -1,5 +1,6 @@
 // thinpipe serve: the coordinator of a run. thinpipe work: a worker of one, started by `thinpipe train`.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -13,6 +14,7 @@
 #include "cluster/worker.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "net/invite.h"
 #include "pipeline/run_folder.h"
 #include "run_folders.h"
 
@@ -24,7 +26,10 @@ struct ServeArguments {
   std::vector<std::string> overrides;
   std::string run;
   std::string run_dir;
-  std::string listen = "127.0.0.1";
+  std::vector<std::string> listen;
+  std::vector<std::string> announce;
+  bool local = false;
+  int64_t certificate_life_s = 24 * 3600;
 };
 
 void serve(const ServeArguments& arguments) {
@@ -48,7 +53,21 @@ void serve(const ServeArguments& arguments) {
     fmt::print("run: {}\n", folder.string());
     std::fflush(stdout);
   }
-  const auto end = serve_run({folder, arguments.listen});
+  ServeOptions options;
+  options.folder = folder;
+  options.listen = arguments.listen;
+  options.announce = arguments.announce;
+  options.open = !arguments.local;
+  options.certificate_life = std::chrono::seconds(arguments.certificate_life_s);
+  for (const auto& address : arguments.announce) check_address(address).take();
+  if (arguments.local && options.listen.empty()) options.listen = {"127.0.0.1"};
+  if (!arguments.local) {
+    options.on_ready = [](const std::vector<std::string>& addresses) {
+      fmt::print("serving at {}\nto bring somebody in: thinpipe invite\n", fmt::join(addresses, ", "));
+      std::fflush(stdout);
+    };
+  }
+  const auto end = serve_run(options);
   if (end.failed) throw UserError(end.reason);
 }
 
@@ -61,25 +80,31 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--set", arguments->overrides, "override a key: --set model.d=512")->expected(1)->take_all();
   command->add_option("--run", arguments->run, "go on with this run instead");
   command->add_option("--run-dir", arguments->run_dir, "where a new run's files go");
-  command->add_option("--listen", arguments->listen, "HOST or HOST:PORT; without a port the kernel chooses one, once")
-      ->capture_default_str();
+  command->add_option("--listen", arguments->listen, "HOST or HOST:PORT, also several; none: everywhere")->take_all();
+  command->add_option("--announce", arguments->announce, "HOST:PORT that invites name too, say a forwarded port")
+      ->take_all();
+  command->add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
+  command->add_option("--certificate-life", arguments->certificate_life_s, "seconds")->group("");
   command->footer(
-      "Examples:\n  thinpipe serve my.toml\n  thinpipe serve --run 2026-01-31-17-05-09\n"
-      "Links are not encrypted yet: listen beyond this machine only on a network you trust.");
+      "Examples:\n  thinpipe serve my.toml\n  thinpipe serve --listen [::]:7700 --announce my.home.example:7700 "
+      "my.toml\n"
+      "  thinpipe serve --run 2026-01-31-17-05-09\nThen, in another window: thinpipe invite");
   command->callback([arguments] { serve(*arguments); });
 }
 
 void add_work_command(CLI::App& app) {
-  auto options = std::make_shared<WorkerOptions>();
-  auto folder = std::make_shared<std::string>();
+  auto coordinator = std::make_shared<std::string>(), folder = std::make_shared<std::string>();
+  auto listen = std::make_shared<std::string>("127.0.0.1");
   auto* command = app.add_subcommand("work", "hold a stage of a run (started by train)")->group("");
-  command->add_option("--coordinator", options->coordinator, "HOST:PORT")->required();
-  command->add_option("--name", options->name, "who this is; the same after a restart")->required();
-  command->add_option("--folder", *folder, "for this worker's own files")->required();
-  command->add_option("--listen", options->listen, "host where neighbours dial")->capture_default_str();
-  command->callback([options, folder] {
-    options->folder = *folder;
-    run_worker(*options).take();
+  command->add_option("--coordinator", *coordinator, "HOST:PORT")->required();
+  command->add_option("--folder", *folder, "for this worker's own files, with its identity in it")->required();
+  command->add_option("--listen", *listen, "host where neighbours dial")->capture_default_str();
+  command->callback([coordinator, folder, listen] {
+    WorkerOptions options;
+    options.folder = *folder;
+    options.listen = {*listen};
+    options.coordinator = {{*coordinator}, std::make_shared<LiveIdentity>(options.folder / "identity")};
+    run_worker(options).take();
   });
 }
 

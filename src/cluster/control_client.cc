@@ -1,8 +1,7 @@
 #include "cluster/control_client.h"
 
 #include <fmt/format.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
+#include <grpcpp/channel.h>
 
 #include <algorithm>
 
@@ -10,22 +9,9 @@
 
 namespace thinpipe {
 
-std::shared_ptr<grpc::Channel> control_channel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  // The coordinator may be back within milliseconds.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
 ControlClient::ControlClient(ControlClientOptions options, std::function<control::Hello()> hello,
                              std::function<void(const control::ToWorker&)> urgent)
-    : options_(std::move(options)), hello_(std::move(hello)), urgent_(std::move(urgent)) {
+    : options_(std::move(options)), line_(options_.coordinator), hello_(std::move(hello)), urgent_(std::move(urgent)) {
   thread_ = std::thread([this] { run(); });
   heart_ = std::thread([this] { beat(); });
 }
@@ -83,7 +69,7 @@ void ControlClient::run() {
       wait = kFirstWait;
     }
     if (clock.now() - last_contact > options_.patience) {
-      failure_ = fmt::format("the coordinator at {} could not be reached for {:.0f} s", options_.coordinator,
+      failure_ = fmt::format("the coordinator at {} could not be reached for {:.0f} s", line_.where(),
                              seconds(clock.now() - last_contact));
       changed_.notify_all();
       return;
@@ -94,7 +80,8 @@ void ControlClient::run() {
 }
 
 bool ControlClient::attend() {
-  const auto stub = control::Coordinator::NewStub(control_channel(options_.coordinator));
+  line_.hang_up();  // each attempt dials anew: a channel that failed waits before it tries again
+  const auto stub = line_.stub();
   grpc::ClientContext context;
   context.set_wait_for_ready(false);
   const auto stream = stub->Attend(&context);
@@ -131,7 +118,7 @@ bool ControlClient::attend() {
   }
   context.TryCancel();
   const auto status = stream->Finish();
-  log_debug("the line to {} ended: {}", options_.coordinator, status.error_message());
+  log_debug("the line to {} ended: {}", line_.where(), status.error_message());
   return useful;
 }
 

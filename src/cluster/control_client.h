@@ -15,18 +15,16 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "cluster/coordinator_line.h"
 #include "proto/control.grpc.pb.h"
 
 namespace thinpipe {
 
 struct ControlClientOptions {
-  std::string coordinator;  // address
+  CoordinatorAccess coordinator;
   Duration heartbeat = std::chrono::seconds(1);
   Duration patience = std::chrono::minutes(10);  // without a connection for so long, the worker gives up
 };
-
-// A channel to a coordinator; never one that another part of the process uses.
-std::shared_ptr<grpc::Channel> control_channel(const std::string& address);
 
 class ControlClient {
  public:
@@ -47,6 +45,7 @@ class ControlClient {
   void beat();
 
   const ControlClientOptions options_;
+  CoordinatorLine line_;
   const std::function<control::Hello()> hello_;
   const std::function<void(const control::ToWorker&)> urgent_;
 

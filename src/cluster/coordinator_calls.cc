@@ -7,34 +7,37 @@
 
 #include "boundary/kernels/tensor_bytes.h"
 #include "cluster/coordinator_service.h"
-#include "config/config_file.h"
+#include "net/tls.h"
 
 namespace thinpipe {
 namespace {
 
 // Parts of a file: large enough to be cheap, small enough to let other traffic through.
 constexpr size_t kPartBytes = 256 << 10;
+constexpr auto kFarewell = std::chrono::milliseconds(500);
 
+grpc::Status denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
 grpc::Status refusal(const std::string& reason) { return {grpc::StatusCode::FAILED_PRECONDITION, reason}; }
 
 }  // namespace
 
-grpc::Status CoordinatorService::GetRun(grpc::ServerContext*, const control::RunRequest* request,
+grpc::Status CoordinatorService::GetRun(grpc::ServerContext* context, const control::RunRequest* request,
                                         control::RunDescription* reply) {
+  const std::lock_guard lock(mutex_);
+  if (auto status = require_member(caller_of(*context), "GetRun"); !status) return denial(status.error());
   if (request->protocol() != kControlProtocol) {
     return refusal(fmt::format("this run needs protocol {}, not {}; install the same version of thinpipe on both sides",
                                kControlProtocol, request->protocol()));
   }
-  reply->set_run(identity_.run);
-  reply->set_config_toml(to_toml(identity_.config));
-  reply->set_vocab(identity_.vocab);
-  reply->set_corpus_id(identity_.corpus_id);
+  describe_run(*reply);
   return grpc::Status::OK;
 }
 
 grpc::Status CoordinatorService::Attend(grpc::ServerContext* context,
                                         grpc::ServerReaderWriter<control::ToWorker, control::FromWorker>* stream) {
   std::unique_lock lock(mutex_);
+  const auto peer = peer_of(caller_of(*context), "Attend");
+  if (!peer) return denial(peer.error());
   const SessionId id = next_session_++;
   sessions_[id].context = context;
   lock.unlock();
@@ -53,16 +56,32 @@ grpc::Status CoordinatorService::Attend(grpc::ServerContext* context,
       if (!written) break;
     }
     session.closed = true;
+    // The last message may be why: whoever reads it hangs up by itself, and a cancelled stream may lose it.
+    changed_.wait_for(writing, kFarewell, [&] { return session.hung_up; });
     writing.unlock();
     context->TryCancel();  // ends the reads as well
   });
   control::FromWorker message;
   while (stream->Read(&message)) {
     const std::lock_guard handling(mutex_);
-    if (!sessions_.at(id).closed) apply(core_->message(id, message, clock_.now()));
+    if (sessions_.at(id).closed) continue;
+    if (message.has_hello() && message.hello().peer() != peer.value()) {
+      const auto reason =
+          fmt::format("calls itself {} with the certificate of {}", message.hello().peer(), peer.value());
+      refused(caller_of(*context), "Attend", reason);
+      control::ToWorker answer;
+      answer.mutable_refuse()->set_reason(reason);
+      sessions_.at(id).queue.push_back(answer);
+      sessions_.at(id).closed = true;
+      changed_.notify_all();
+      continue;
+    }
+    if (message.has_refused() && !refusals_.note("", clock_.now())) continue;
+    apply(core_->message(id, message, clock_.now()));
   }
   lock.lock();
   sessions_.at(id).closed = true;
+  sessions_.at(id).hung_up = true;
   changed_.notify_all();
   lock.unlock();
   writer.join();
@@ -72,8 +91,12 @@ grpc::Status CoordinatorService::Attend(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
-grpc::Status CoordinatorService::PutFile(grpc::ServerContext*, grpc::ServerReader<control::FilePart>* reader,
+grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::ServerReader<control::FilePart>* reader,
                                          control::FileTaken*) {
+  std::unique_lock lock(mutex_);
+  const auto peer = peer_of(caller_of(*context), "PutFile");
+  if (!peer) return denial(peer.error());
+  lock.unlock();
   control::FilePart part;
   if (!reader->Read(&part) || !part.has_file()) return refusal("a file's first part must name it");
   if (part.run() != identity_.run)
@@ -86,20 +109,38 @@ grpc::Status CoordinatorService::PutFile(grpc::ServerContext*, grpc::ServerReade
     return refusal(fmt::format("file '{}' of stage {}: needs stage-N.safetensors of one of the {} stages", arrived.name,
                                arrived.stage, identity_.config.pipeline.stages));
   }
+  lock.lock();
+  if (core_->holder(arrived.stage) != peer.value()) {
+    return denial(
+        refused(caller_of(*context), "PutFile", fmt::format("{} does not hold stage {}", peer.value(), arrived.stage)));
+  }
+  lock.unlock();
   auto incoming = checkpoints_.receive_file(arrived.step, arrived.name, arrived.bytes, arrived.sha256);
   if (!incoming) return refusal(incoming.error().message);
   do {
     if (auto status = incoming.value().append(part.data()); !status) return refusal(status.error().message);
   } while (reader->Read(&part));
   if (auto status = incoming.value().finish(); !status) return refusal(status.error().message);
-  const std::lock_guard lock(mutex_);
+  lock.lock();
   apply(core_->file_arrived(arrived, clock_.now()));
   return grpc::Status::OK;
 }
 
-grpc::Status CoordinatorService::GetFile(grpc::ServerContext*, const control::FileRequest* request,
+grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const control::FileRequest* request,
                                          grpc::ServerWriter<control::FilePart>* writer) {
   const auto& file = request->file();
+  {
+    const std::lock_guard lock(mutex_);
+    const auto peer = peer_of(caller_of(*context), "GetFile");
+    if (!peer) return denial(peer.error());
+    const auto stages = identity_.config.pipeline.stages;
+    int64_t stage = 0;
+    while (stage < stages && file.name() != fmt::format("stage-{}.safetensors", stage)) ++stage;
+    if (stage == stages || core_->holder(stage) != peer.value()) {
+      return denial(refused(caller_of(*context), "GetFile",
+                            fmt::format("'{}' is not of a stage that {} holds", file.name(), peer.value())));
+    }
+  }
   if (request->run() != identity_.run) return refusal("a file of another run was asked for");
   if (!is_checkpoint_file_name(file.name()) || file.step() < 0 || file.step() > kMaxCheckpointStep ||
       !checkpoints_.holds(file.step(), file.name(), file.sha256())) {
@@ -108,6 +149,7 @@ grpc::Status CoordinatorService::GetFile(grpc::ServerContext*, const control::Fi
   const auto mapped = MappedFile::open(checkpoints_.path_of(file.step(), file.name()));
   if (!mapped) return refusal(mapped.error().message);
   auto left = mapped.value().bytes();
+  left.remove_prefix(std::min<uint64_t>(left.size(), request->offset()));
   while (!left.empty()) {
     control::FilePart part;
     part.set_data(std::string(left.substr(0, kPartBytes)));
@@ -117,8 +159,17 @@ grpc::Status CoordinatorService::GetFile(grpc::ServerContext*, const control::Fi
   return grpc::Status::OK;
 }
 
-grpc::Status CoordinatorService::GetWindows(grpc::ServerContext*, const control::WindowsRequest* request,
+grpc::Status CoordinatorService::GetWindows(grpc::ServerContext* context, const control::WindowsRequest* request,
                                             control::Windows* reply) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto peer = peer_of(caller_of(*context), "GetWindows");
+    if (!peer) return denial(peer.error());
+    if (core_->holder(0) != peer.value()) {
+      return denial(
+          refused(caller_of(*context), "GetWindows", fmt::format("{} does not hold the first stage", peer.value())));
+    }
+  }
   const auto& train = identity_.config.train;
   if (request->run() != identity_.run) return refusal("windows of another run were asked for");
   const bool training = !request->validation();
@@ -138,11 +189,16 @@ grpc::Status CoordinatorService::GetWindows(grpc::ServerContext*, const control:
   return grpc::Status::OK;
 }
 
-grpc::Status CoordinatorService::GetStatus(grpc::ServerContext*, const control::StatusRequest* request,
+grpc::Status CoordinatorService::GetStatus(grpc::ServerContext* context, const control::StatusRequest* request,
                                            control::RunStatus* reply) {
   constexpr int64_t kMostEvents = 200;
   const std::lock_guard lock(mutex_);
+  if (auto status = require_member(caller_of(*context), "GetStatus"); !status) return denial(status.error());
   core_->describe(*reply, clock_.now());
+  for (const auto& [boundary, meter] : tunnels_.meters()) {
+    if (boundary < 0 || boundary >= reply->links_size()) continue;
+    reply->mutable_links(static_cast<int>(boundary))->set_relayed_bytes(meter.bytes_down + meter.bytes_up);
+  }
   const auto events = store_.events(request->events_after(), kMostEvents);
   if (!events) return {grpc::StatusCode::INTERNAL, events.error().message};
   for (const auto& event : events.value()) {
@@ -155,10 +211,18 @@ grpc::Status CoordinatorService::GetStatus(grpc::ServerContext*, const control::
   return grpc::Status::OK;
 }
 
-grpc::Status CoordinatorService::Control(grpc::ServerContext*, const control::ControlRequest* request,
+grpc::Status CoordinatorService::Control(grpc::ServerContext* context, const control::ControlRequest* request,
                                          control::ControlReply* reply) {
   const std::lock_guard lock(mutex_);
-  apply(core_->control(request->what(), clock_.now()));
+  if (auto status = require_operator(caller_of(*context), "Control"); !status) return denial(status.error());
+  if (request->what() == control::ControlRequest::KICK) {
+    if (!is_peer_id(request->peer())) {
+      return refusal(fmt::format("'{}' is no worker's name; `thinpipe status` shows them", request->peer()));
+    }
+    apply(core_->kick(request->peer(), clock_.now()));
+  } else {
+    apply(core_->control(request->what(), clock_.now()));
+  }
   control::RunStatus status;
   core_->describe(status, clock_.now());
   reply->set_said(fmt::format("{} of {} steps: {}", status.step(), status.steps(), status.why()));

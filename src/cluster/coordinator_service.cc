@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/files.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "boundary/boundary.h"
@@ -16,9 +17,13 @@
 #include "config/link_settings.h"
 #include "pipeline/metrics.h"
 #include "pipeline/stage_worker.h"
+#include "plan/placement.h"
 
 namespace thinpipe {
 namespace {
+
+// A neighbour may be busy for as long as its state takes to download; a new epoch ends the wait.
+constexpr auto kPartnerPatience = std::chrono::hours(2);
 
 std::string stage_file_name(int64_t stage) { return fmt::format("stage-{}.safetensors", stage); }
 
@@ -49,14 +54,19 @@ std::vector<StageReport> reports_of(const std::vector<control::Ready>& messages)
 
 }  // namespace
 
-CoordinatorService::CoordinatorService(RunIdentity identity, RunStore store, BatchSource& batches, const Clock& clock)
+CoordinatorService::CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, BatchSource& batches,
+                                       const Clock& clock)
     : identity_(std::move(identity)),
+      door_(std::move(door)),
       store_(std::move(store)),
+      admission_(identity_.run, store_, door_.authority, door_.certificate_life),
       batches_(batches),
       clock_(clock),
       start_(clock.now()),
       checkpoints_(identity_.folder / "checkpoints", identity_.run),
-      logs_(identity_.folder, {identity_.config.train.steps, identity_.config.train.eval_every}) {}
+      logs_(identity_.folder, {identity_.config.train.steps, identity_.config.train.eval_every}),
+      tunnels_([this](const TunnelHello& hello, const LinkCaller& caller) { return may_tunnel(hello, caller); },
+               {.partner_timeout = kPartnerPatience}) {}
 
 CoordinatorService::~CoordinatorService() = default;
 
@@ -65,6 +75,15 @@ RunRules CoordinatorService::make_rules() const {
   const auto& train = config.train;
   RunRules rules;
   rules.run = identity_.run;
+  rules.open = door_.open;
+  rules.seat = [this](const std::vector<Seat>& seats, uint64_t memory_bytes) {
+    return choose_stage(identity_.config, identity_.vocab, seats, memory_bytes);
+  };
+  if (config.pipeline.auto_cuts) {
+    rules.place = [this](const std::vector<Machine>& machines) {
+      return place(identity_.config, identity_.vocab, machines);
+    };
+  }
   rules.stages = config.pipeline.stages;
   rules.steps = train.steps;
   rules.tokens_per_step = train.microbatches * train.microbatch * train.seq_len;
@@ -130,12 +149,16 @@ Status CoordinatorService::start() {
   auto rows = store_.commits();
   auto evaluations = store_.evaluations();
   auto roster = store_.roster();
+  auto revoked = store_.revoked_peers();
   for (const auto* result : {&epoch, &generation, &paused}) {
     if (!*result) return result->error();
   }
   if (!rows) return rows.error();
   if (!evaluations) return evaluations.error();
   if (!roster) return roster.error();
+  if (!revoked) return revoked.error();
+  stored.revoked.insert(revoked.value().begin(), revoked.value().end());
+  stored.cuts = identity_.config.pipeline.auto_cuts ? std::vector<int64_t>() : blocks_per_stage(identity_.config);
   stored.epoch = epoch.value();
   stored.generation = generation.value();
   stored.paused = paused.value() != 0;
@@ -194,6 +217,7 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
     if (const auto found = sessions_.find(close->session); found != sessions_.end()) found->second.closed = true;
   } else if (const auto* epoch = std::get_if<PersistEpoch>(&effect)) {
     if (auto status = store_.set_epoch(*epoch); !status) return status;
+    tunnels_.drop(epoch->epoch);
     if (epoch->drop_from >= 0) return logs_.rewrite(store_);
   } else if (const auto* commit = std::get_if<PersistCommit>(&effect)) {
     if (auto status = store_.add_commit(commit->row); !status) return status;
@@ -205,6 +229,10 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
     return logs_.catch_up(store_);
   } else if (const auto* paused = std::get_if<PersistPaused>(&effect)) {
     return store_.set("paused", paused->paused ? "1" : "0");
+  } else if (const auto* revoked = std::get_if<PersistRevoked>(&effect)) {
+    return store_.revoke_peer(revoked->peer);
+  } else if (const auto* cuts = std::get_if<PersistCuts>(&effect)) {
+    return keep_cuts(cuts->cuts);
   } else if (const auto* manifest = std::get_if<WriteManifest>(&effect)) {
     const auto status = write_manifest(*manifest);
     append(status.ok() ? core_->manifest_written(manifest->step, manifest->files, clock_.now())
@@ -216,6 +244,13 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
     end_ = RunEnd{finish->failed, finish->reason};
   }
   return {};
+}
+
+// Into the run's own config, as if a person had written them there.
+Status CoordinatorService::keep_cuts(const std::vector<int64_t>& cuts) {
+  identity_.config.pipeline.cuts = cuts;
+  identity_.config.pipeline.auto_cuts = false;
+  return write_file_atomically(identity_.folder / "config.toml", to_toml(identity_.config));
 }
 
 Status CoordinatorService::write_manifest(const WriteManifest& write) {
@@ -268,6 +303,7 @@ Status CoordinatorService::remember_port(int port) {
 
 void CoordinatorService::tick() {
   const std::lock_guard lock(mutex_);
+  log_refused_handshakes();
   apply(core_->tick(clock_.now()));
 }
 

@@ -12,10 +12,13 @@
 #include <string>
 
 #include "checkpoint/checkpoint_store.h"
+#include "cluster/admission.h"
 #include "cluster/coordinator_core.h"
+#include "cluster/refusal_log.h"
 #include "cluster/run_logs.h"
 #include "cluster/run_store.h"
 #include "config/run_config.h"
+#include "net/tunnel_service.h"
 #include "pipeline/batches.h"
 #include "proto/control.grpc.pb.h"
 
@@ -30,6 +33,13 @@ struct RunIdentity {
   int64_t vocab = 0;
 };
 
+// How others reach this coordinator, and by what they know it.
+struct RunDoor {
+  CertificateAuthority authority;
+  bool open = false;  // strangers may take part
+  std::chrono::seconds certificate_life = kCertificateLife;
+};
+
 struct RunEnd {
   bool failed = false;
   std::string reason;
@@ -38,7 +48,7 @@ struct RunEnd {
 class CoordinatorService final : public control::Coordinator::Service {
  public:
   // batches: for GetWindows. All references must outlive it.
-  CoordinatorService(RunIdentity identity, RunStore store, BatchSource& batches, const Clock& clock);
+  CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, BatchSource& batches, const Clock& clock);
   ~CoordinatorService() override;
 
   // Reads the store and the checkpoints; nothing may be called before it has succeeded.
@@ -55,9 +65,18 @@ class CoordinatorService final : public control::Coordinator::Service {
   bool complete() const;
   control::RunStatus status() const;
   Status remember_port(int port);
+  // What invites name.
+  void announce(std::vector<std::string> addresses);
+  // The relay: registered with the same server.
+  TunnelService& tunnels() { return tunnels_; }
+  // Somebody did not get past TLS; the transport's word on it. From any thread, at once: it is logged by tick().
+  void note_refused_handshake(const std::string& reason);
   // Once complete(): the stages' weights as one file.
   Status write_model() const;
 
+  grpc::Status Join(grpc::ServerContext*, const control::JoinRequest*, control::JoinReply*) override;
+  grpc::Status Renew(grpc::ServerContext*, const control::RenewRequest*, control::RenewReply*) override;
+  grpc::Status Invite(grpc::ServerContext*, const control::InviteRequest*, control::InviteReply*) override;
   grpc::Status GetRun(grpc::ServerContext*, const control::RunRequest*, control::RunDescription*) override;
   grpc::Status Attend(grpc::ServerContext*, grpc::ServerReaderWriter<control::ToWorker, control::FromWorker>*) override;
   grpc::Status PutFile(grpc::ServerContext*, grpc::ServerReader<control::FilePart>*, control::FileTaken*) override;
@@ -72,18 +91,33 @@ class CoordinatorService final : public control::Coordinator::Service {
     grpc::ServerContext* context = nullptr;
     std::deque<control::ToWorker> queue;
     bool closed = false;
+    bool hung_up = false;  // by the worker
   };
 
+  // The caller's name among the run's peers; an error, which is logged, for everybody else. With the mutex held.
+  Result<std::string> peer_of(const LinkCaller& caller, const char* call);
+  Status require_operator(const LinkCaller& caller, const char* call);
+  Status require_member(const LinkCaller& caller, const char* call);
+  Error refused(const LinkCaller& caller, const char* call, const std::string& reason);
+  // Whether that caller may open that end of a tunnel.
+  Status may_tunnel(const TunnelHello& hello, const LinkCaller& caller);
+  void log_refused_handshakes();
+  void describe_run(control::RunDescription& run) const;
   // With the mutex held.
   void apply(Effects effects);
   Status carry_out(const Effect& effect, Effects& more);
   // Not of a later step, every byte checked. Why newer ones were passed over is logged.
   Result<std::optional<CheckpointManifest>> newest_whole_checkpoint(int64_t committed);
   Status write_manifest(const WriteManifest& manifest);
+  Status keep_cuts(const std::vector<int64_t>& cuts);
   RunRules make_rules() const;
 
-  const RunIdentity identity_;
+  RunIdentity identity_;  // its cuts may be decided when the machines are known
+  const RunDoor door_;
   RunStore store_;
+  Admission admission_;
+  std::vector<std::string> addresses_;
+  RefusalLog refusals_, handshake_refusals_;
   BatchSource& batches_;
   const Clock& clock_;
   const TimePoint start_;
@@ -97,6 +131,9 @@ class CoordinatorService final : public control::Coordinator::Service {
   SessionId next_session_ = 0;
   std::optional<RunEnd> end_;
   std::mutex batches_mutex_;
+  std::mutex handshakes_mutex_;
+  std::vector<std::string> refused_handshakes_;
+  TunnelService tunnels_;
 };
 
 }  // namespace thinpipe

@@ -4,7 +4,6 @@
 #include <grpcpp/channel.h>
 
 #include "boundary/kernels/tensor_bytes.h"
-#include "cluster/control_client.h"
 
 namespace thinpipe {
 namespace {
@@ -14,18 +13,16 @@ constexpr auto kPatience = std::chrono::seconds(10);
 
 }  // namespace
 
-RemoteBatches::RemoteBatches(const std::string& coordinator, std::string run, const TrainConfig& train, int64_t vocab)
-    : run_(std::move(run)),
-      train_(train),
-      vocab_(vocab),
-      stub_(control::Coordinator::NewStub(control_channel(coordinator))) {}
+RemoteBatches::RemoteBatches(CoordinatorAccess coordinator, std::string run, const TrainConfig& train, int64_t vocab)
+    : run_(std::move(run)), train_(train), vocab_(vocab), line_(std::move(coordinator)) {}
 
 Result<TokenBatch> RemoteBatches::ask(const control::WindowsRequest& request, int64_t sequences) {
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
   control::Windows reply;
-  const auto status = stub_->GetWindows(&context, request, &reply);
+  const auto stub = line_.stub();
+  const auto status = stub->GetWindows(&context, request, &reply);
   if (!status.ok()) return Error{fmt::format("no token windows from the coordinator: {}", status.error_message())};
   const auto bytes = std::as_bytes(std::span(reply.ids()));
   const auto wanted = ids_bytes(sequences, train_.seq_len, vocab_);

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "cluster/coordinator_line.h"
 #include "config/run_config.h"
 #include "pipeline/batches.h"
 #include "proto/control.grpc.pb.h"
@@ -16,7 +17,7 @@ namespace thinpipe {
 
 class RemoteBatches final : public Batches {
  public:
-  RemoteBatches(const std::string& coordinator, std::string run, const TrainConfig& train, int64_t vocab);
+  RemoteBatches(CoordinatorAccess coordinator, std::string run, const TrainConfig& train, int64_t vocab);
 
   Result<TokenBatch> training(int64_t step, int64_t microbatch) override;
   Result<TokenBatch> validation(int64_t first_window, int64_t count) override;
@@ -27,7 +28,7 @@ class RemoteBatches final : public Batches {
   std::string run_;
   TrainConfig train_;
   int64_t vocab_;
-  std::unique_ptr<control::Coordinator::Stub> stub_;
+  CoordinatorLine line_;
   std::pair<int64_t, int64_t> ahead_number_{-1, -1};  // step and microbatch
   std::future<Result<TokenBatch>> ahead_;
 };

@@ -6,6 +6,8 @@ control::Ready to_message(const StageReport& report) {
   control::Ready ready;
   ready.set_loss_sum(report.loss_sum);
   ready.set_squared_norm(report.squared_norm);
+  ready.set_nonfinite_from_previous(report.nonfinite_from_previous);
+  ready.set_nonfinite_from_next(report.nonfinite_from_next);
   ready.set_forward_bytes(report.forward_bytes);
   ready.set_backward_bytes(report.backward_bytes);
   ready.set_basis_hash(report.basis_hash);
@@ -30,6 +32,8 @@ StageReport from_message(const control::Ready& ready) {
   StageReport report;
   report.loss_sum = ready.loss_sum();
   report.squared_norm = ready.squared_norm();
+  report.nonfinite_from_previous = ready.nonfinite_from_previous();
+  report.nonfinite_from_next = ready.nonfinite_from_next();
   report.forward_bytes = ready.forward_bytes();
   report.backward_bytes = ready.backward_bytes();
   report.basis_hash = ready.basis_hash();

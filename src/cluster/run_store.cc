@@ -23,6 +23,10 @@ CREATE TABLE IF NOT EXISTS commits (step INTEGER PRIMARY KEY, epoch INTEGER NOT 
 CREATE TABLE IF NOT EXISTS evaluations (step INTEGER PRIMARY KEY, loss REAL, is_final INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, kind TEXT NOT NULL,
   text TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS invites (id TEXT PRIMARY KEY, token_sha256 TEXT NOT NULL, expires INTEGER NOT NULL,
+  uses_left INTEGER NOT NULL, revoked INTEGER NOT NULL, note TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS peers (peer TEXT PRIMARY KEY, invite TEXT NOT NULL, request_sha256 TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS revoked (peer TEXT PRIMARY KEY);
 )";
 
 // A number that SQLite would store as NULL (NaN) comes back as NaN.
@@ -126,11 +130,20 @@ Result<std::optional<std::string>> RunStore::get(const std::string& name) const 
   return std::optional<std::string>();
 }
 
+Status RunStore::in_transaction(const std::function<Status()>& change) {
+  if (auto status = execute(path_, database_, "BEGIN IMMEDIATE", {}); !status) return status;
+  if (auto status = change(); !status) {
+    (void)execute(path_, database_, "ROLLBACK", {});
+    return status;
+  }
+  return execute(path_, database_, "COMMIT", {});
+}
+
 Status RunStore::set_epoch(const PersistEpoch& epoch) {
   const auto run = [&](const char* text, const std::vector<Value>& values) {
     return execute(path_, database_, text, values);
   };
-  const auto change = [&]() -> Status {
+  return in_transaction([&]() -> Status {
     if (auto status = set("epoch", fmt::format("{}", epoch.epoch)); !status) return status;
     if (auto status = set("generation", fmt::format("{}", epoch.generation)); !status) return status;
     if (auto status = run("DELETE FROM roster", {}); !status) return status;
@@ -141,13 +154,7 @@ Status RunStore::set_epoch(const PersistEpoch& epoch) {
     if (epoch.drop_from < 0) return {};
     if (auto status = run("DELETE FROM commits WHERE step >= ?", {epoch.drop_from}); !status) return status;
     return run("DELETE FROM evaluations WHERE step > ? OR is_final", {epoch.drop_from});
-  };
-  if (auto status = run("BEGIN IMMEDIATE", {}); !status) return status;
-  if (auto status = change(); !status) {
-    (void)run("ROLLBACK", {});
-    return status;
-  }
-  return run("COMMIT", {});
+  });
 }
 
 Result<std::vector<std::string>> RunStore::roster() const {
@@ -190,6 +197,69 @@ Result<std::vector<EvaluationRow>> RunStore::evaluations() const {
   while (statement.step()) rows.push_back({statement.whole(0), statement.number(1), statement.whole(2) != 0});
   if (statement.failed()) return trouble(path_, database_);
   return rows;
+}
+
+Status RunStore::put_invite(const InviteRecord& invite) {
+  const auto expires = std::chrono::duration_cast<std::chrono::seconds>(invite.expires.time_since_epoch()).count();
+  return execute(path_, database_, "INSERT OR REPLACE INTO invites VALUES (?, ?, ?, ?, ?, ?)",
+                 {invite.id, invite.token_sha256, static_cast<int64_t>(expires), invite.uses_left,
+                  int64_t{invite.revoked}, invite.note});
+}
+
+Result<std::vector<InviteRecord>> RunStore::invites() const {
+  std::vector<InviteRecord> rows;
+  Statement statement(database_,
+                      "SELECT id, token_sha256, expires, uses_left, revoked, note FROM invites ORDER BY rowid", {});
+  while (statement.step()) {
+    InviteRecord row;
+    row.id = statement.text(0);
+    row.token_sha256 = statement.text(1);
+    row.expires = WallTime(std::chrono::seconds(statement.whole(2)));
+    row.uses_left = statement.whole(3);
+    row.revoked = statement.whole(4) != 0;
+    row.note = statement.text(5);
+    rows.push_back(std::move(row));
+  }
+  if (statement.failed()) return trouble(path_, database_);
+  return rows;
+}
+
+Status RunStore::enrol(const PeerRow& peer) {
+  return in_transaction([&]() -> Status {
+    auto status = execute(path_, database_,
+                          "UPDATE invites SET uses_left = uses_left - 1 WHERE id = ? AND uses_left > 0", {peer.invite});
+    if (!status) return status;
+    if (sqlite3_changes(database_) != 1) return Error{"the invite has no use left"};
+    return execute(path_, database_, "INSERT INTO peers VALUES (?, ?, ?)",
+                   {peer.peer, peer.invite, peer.request_sha256});
+  });
+}
+
+Result<std::optional<PeerRow>> RunStore::peer_with_key(const std::string& request_sha256) const {
+  Statement statement(database_, "SELECT peer, invite, request_sha256 FROM peers WHERE request_sha256 = ?",
+                      {request_sha256});
+  if (statement.step()) return std::optional(PeerRow{statement.text(0), statement.text(1), statement.text(2)});
+  if (statement.failed()) return trouble(path_, database_);
+  return std::optional<PeerRow>();
+}
+
+Result<bool> RunStore::has_peer(const std::string& peer) const {
+  Statement statement(database_, "SELECT 1 FROM peers WHERE peer = ?", {peer});
+  if (statement.step()) return true;
+  if (statement.failed()) return trouble(path_, database_);
+  return false;
+}
+
+Status RunStore::revoke_peer(const std::string& peer) {
+  return execute(path_, database_, "INSERT OR REPLACE INTO revoked VALUES (?)", {peer});
+}
+
+Result<std::vector<std::string>> RunStore::revoked_peers() const {
+  std::vector<std::string> peers;
+  Statement statement(database_, "SELECT peer FROM revoked ORDER BY peer", {});
+  while (statement.step()) peers.push_back(statement.text(0));
+  if (statement.failed()) return trouble(path_, database_);
+  return peers;
 }
 
 Result<EventRow> RunStore::add_event(const std::string& kind, const std::string& text) {

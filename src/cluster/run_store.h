@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "base/result.h"
 #include "cluster/effects.h"
+#include "net/invite.h"
 
 struct sqlite3;
 
@@ -29,6 +31,13 @@ struct EventRow {
   std::string text;
 };
 
+// Somebody who traded an invite for a certificate.
+struct PeerRow {
+  std::string peer;
+  std::string invite;          // its id
+  std::string request_sha256;  // of the certificate request
+};
+
 class RunStore {
  public:
   // Opens or makes the database. An error names the file: not a database, of a later version, locked by another
@@ -38,7 +47,7 @@ class RunStore {
   RunStore(RunStore&& other) noexcept;
   RunStore& operator=(RunStore&&) = delete;
 
-  // Small facts by name: "run", "epoch", "generation", "paused", "port", "corpus".
+  // Small facts by name: "run", "epoch", "generation", "paused", "port", "corpus", "cuts".
   Status set(const std::string& name, const std::string& value);
   Result<std::optional<std::string>> get(const std::string& name) const;
 
@@ -52,12 +61,25 @@ class RunStore {
   Status add_evaluation(const EvaluationRow& row);
   Result<std::vector<EvaluationRow>> evaluations() const;
 
+  // Invites, by id; the same id replaces.
+  Status put_invite(const InviteRecord& invite);
+  Result<std::vector<InviteRecord>> invites() const;
+  // One transaction: a use of the invite is gone and the peer is known, by the key it asked with.
+  Status enrol(const PeerRow& peer);
+  // Who asked with that key before.
+  Result<std::optional<PeerRow>> peer_with_key(const std::string& request_sha256) const;
+  Result<bool> has_peer(const std::string& peer) const;
+  Status revoke_peer(const std::string& peer);
+  Result<std::vector<std::string>> revoked_peers() const;
+
   Result<EventRow> add_event(const std::string& kind, const std::string& text);
   // Those with a higher number, at most `most`, the newest if there are more.
   Result<std::vector<EventRow>> events(int64_t after, int64_t most) const;
 
  private:
   RunStore(std::filesystem::path path, sqlite3* database) : path_(std::move(path)), database_(database) {}
+
+  Status in_transaction(const std::function<Status()>& change);
 
   std::filesystem::path path_;
   sqlite3* database_;

@@ -1,8 +1,10 @@
 #include "cluster/serve.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -13,7 +15,11 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "cluster/coordinator_line.h"
 #include "config/config_file.h"
+#include "net/addresses.h"
+#include "net/grpc_link.h"
+#include "net/tls.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -21,6 +27,7 @@ namespace {
 
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kFarewell = std::chrono::seconds(2);
+constexpr std::chrono::seconds kOwnCertificateLife = std::chrono::hours(24 * 365 * 9);
 
 std::string random_run_id() {
   std::random_device device;
@@ -37,23 +44,49 @@ std::string lasting(RunStore& store, const std::string& name, const std::string&
   return first;
 }
 
-// "127.0.0.1" or "127.0.0.1:7000"; without a port the one of last time, so that workers find a restarted coordinator.
-std::string listen_address(RunStore& store, const std::string& listen) {
-  const bool has_port = listen.rfind(':') != std::string::npos && listen.back() != ']';
-  if (has_port) return listen;
+// Without a port the one of last time, so that workers find a restarted coordinator.
+std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::string>& listen) {
   const auto port = store.get("port").take();
-  return fmt::format("{}:{}", listen, port.value_or("0"));
+  std::vector<HostPort> places;
+  for (const auto& text : listen) {
+    places.push_back(parse_host_port(text).take());
+    if (places.back().port == 0 && port) places.back().port = std::atoi(port->c_str());
+  }
+  return places;
 }
 
-std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const std::string& address, int* port) {
+// The places, with the ports they got. Throws when one of them cannot be had.
+std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Identity& identity,
+                                           std::vector<HostPort>& places) {
+  prepare_grpc();
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), port);
+  const auto credentials = tls_server(identity, false);
+  for (auto& place : places) builder.AddListeningPort(to_string(place), credentials, &place.port);
   builder.RegisterService(&service);
+  builder.RegisterService(&service.tunnels().grpc_service());
   auto server = builder.BuildAndStart();
-  if (!server || *port == 0) throw UserError(fmt::format("cannot listen on {}: is the port in use?", address));
+  for (const auto& place : places) {
+    if (!server || place.port == 0) {
+      throw UserError(
+          fmt::format("cannot listen on {}: not an address of this machine, or the port is in use", place.host));
+    }
+  }
   return server;
+}
+
+bool has_ipv6() {
+  const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket >= 0) ::close(socket);
+  return socket >= 0;
+}
+
+// This machine's own way in.
+std::string local_address(const std::vector<HostPort>& places) {
+  const auto& first = places.front();
+  if (is_wildcard(first)) return to_string({"127.0.0.1", first.port});
+  return to_string(first);
 }
 
 void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& json) {
@@ -91,7 +124,8 @@ RunEnd wait_for_end(CoordinatorService& service) {
 Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder) {
   const auto json = read_json(run_folder / "coordinator.json");
   if (!json) return json.error();
-  return CoordinatorPlace{json.value().value("address", ""), json.value().value("pid", int64_t{0})};
+  return CoordinatorPlace{json.value().value("address", ""), json.value().value("pid", int64_t{0}),
+                          json.value().value("run", "")};
 }
 
 Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
@@ -120,16 +154,33 @@ RunEnd serve_run(const ServeOptions& options) {
     throw UserError(fmt::format("data.corpus = \"{}\": is not the text this run began with", config.data.corpus));
   }
   BatchSource batches(corpus, config.train);
-  const auto address = listen_address(store, options.listen);
+  auto listen = options.listen;
+  if (listen.empty()) listen = {has_ipv6() ? "::" : "0.0.0.0"};
+  auto places = listen_places(store, listen);
+  const auto now = WallTime::clock::now();
+  auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run, now).take();
+  // Both are this process's and this user's own: they last as long as the authority itself.
+  const auto door_folder = authority_folder(options.folder) / "coordinator";
+  make_identity(authority, kCoordinatorName, door_folder, now, kOwnCertificateLife).take();
+  make_identity(authority, kOperatorName, operator_folder(options.folder), now, kOwnCertificateLife).take();
+
   const SystemClock clock;
-  int port = 0;
-  CoordinatorService service({run, config, options.folder, corpus.id, corpus.vocab}, std::move(store), batches, clock);
+  CoordinatorService service({run, config, options.folder, corpus.id, corpus.vocab},
+                             {std::move(authority), options.open, options.certificate_life}, std::move(store), batches,
+                             clock);
   service.start().take();
-  const auto server = start_server(service, address, &port);
-  service.remember_port(port).take();
-  const auto host = address.substr(0, address.rfind(':'));
-  write_json(options.folder / "coordinator.json", {{"address", fmt::format("{}:{}", host, port)}, {"pid", ::getpid()}});
-  log_info("run {} is served at {}:{}", run, host, port);
+  hear_of_refused_handshakes([&](const std::string& reason) { service.note_refused_handshake(reason); });
+  const auto server = start_server(service, load_identity(door_folder).take(), places);
+  service.remember_port(places.front().port).take();
+  auto addresses = options.announce;
+  for (const auto& place : places) {
+    for (auto& address : reachable_addresses(place)) addresses.push_back(std::move(address));
+  }
+  service.announce(addresses);
+  write_json(options.folder / "coordinator.json",
+             {{"address", local_address(places)}, {"pid", ::getpid()}, {"run", run}});
+  log_info("run {} is served at {}", run, fmt::join(addresses, ", "));
+  if (options.on_ready) options.on_ready(addresses);
 
   auto end = wait_for_end(service);
   bool complete = false;
@@ -152,7 +203,9 @@ RunEnd serve_run(const ServeOptions& options) {
               {"step_bytes", status.step_bytes()}});
   service.wait_for_farewells(kFarewell);
   service.close_all();
+  service.tunnels().shutdown("the run is over");
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  hear_of_refused_handshakes(nullptr);
   std::filesystem::remove(options.folder / "coordinator.json", ignored);
   return end;
 }

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "cluster/coordinator_service.h"
@@ -12,14 +14,20 @@
 namespace thinpipe {
 
 struct ServeOptions {
-  std::filesystem::path folder;      // of the run, with its config.toml
-  std::string listen = "127.0.0.1";  // host; with a port, HOST:PORT
+  std::filesystem::path folder;  // of the run, with its config.toml
+  // HOST or HOST:PORT, each; without a port the one of last time, else one that the kernel chooses. None: everywhere.
+  std::vector<std::string> listen;
+  std::vector<std::string> announce;  // HOST:PORT that invites name beside those, say a forwarded port
+  bool open = false;                  // others may join
+  std::chrono::seconds certificate_life = kCertificateLife;
+  std::function<void(const std::vector<std::string>&)> on_ready;  // it listens; where
 };
 
 // What a run's folder says about its coordinator, for the commands that talk to it.
 struct CoordinatorPlace {
-  std::string address;
+  std::string address;  // for this machine
   int64_t pid = 0;
+  std::string run;
 };
 Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder);
 

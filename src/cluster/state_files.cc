@@ -5,11 +5,11 @@
 #include <grpcpp/channel.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "base/files.h"
 #include "base/log.h"
 #include "base/sha256.h"
-#include "cluster/control_client.h"
 #include "plan/machine.h"
 
 namespace thinpipe {
@@ -30,8 +30,7 @@ struct StateFiles::Job {
   std::string basis_hash;
 };
 
-StateFiles::StateFiles(StateSource source)
-    : source_(std::move(source)), stub_(control::Coordinator::NewStub(control_channel(source_.coordinator))) {}
+StateFiles::StateFiles(StateSource source) : source_(std::move(source)), line_(source_.coordinator) {}
 
 StateFiles::~StateFiles() { give_up(); }
 
@@ -115,7 +114,8 @@ Status StateFiles::send(const Job& job, const control::StateFile& file, const st
   grpc::ClientContext context;
   context.set_wait_for_ready(false);
   control::FileTaken taken;
-  const auto writer = stub_->PutFile(&context, &taken);
+  const auto stub = line_.stub();
+  const auto writer = stub->PutFile(&context, &taken);
   control::FilePart part;
   *part.mutable_file() = file;
   part.set_run(source_.run);
@@ -147,40 +147,51 @@ Result<std::filesystem::path> StateFiles::fetch(const control::StateFile& file) 
     const auto mapped = MappedFile::open(path);
     if (mapped && sha256_hex(mapped.value().bytes()) == file.sha256()) return path;
   }
-  if (auto status = download(file, path); !status) return status.error();
+  const auto part = source_.folder / (file.sha256() + ".part");
+  if (auto status = download(file, part); !status) return status.error();
+  const auto mapped = MappedFile::open(part);
+  if (!mapped) return mapped.error();
+  const auto found = sha256_hex(mapped.value().bytes());
+  if (mapped.value().bytes().size() != file.bytes() || found != file.sha256()) {
+    const auto bytes = mapped.value().bytes().size();
+    std::filesystem::remove(part, ignored);  // going on with it would end the same way
+    return Error{fmt::format("{} of step {} came with {} bytes and hash {}, needs {} bytes and {}", file.name(),
+                             file.step(), bytes, found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
+  }
+  if (auto status = rename_path(part, path); !status) return status.error();
   return path;
 }
 
-Status StateFiles::download(const control::StateFile& file, const std::filesystem::path& path) {
+// Goes on where an earlier attempt ended. An error is the disk's or the line's; the bytes are checked by the caller.
+Status StateFiles::download(const control::StateFile& file, const std::filesystem::path& part_path) {
+  std::error_code code;
+  uint64_t there = std::filesystem::file_size(part_path, code);
+  if (code || there > file.bytes()) there = 0;
+  std::ofstream target(part_path, there > 0 ? std::ios::binary | std::ios::app : std::ios::binary | std::ios::trunc);
+  if (!target) return Error{fmt::format("cannot write {}", part_path.string())};
   grpc::ClientContext context;
   control::FileRequest request;
   request.set_run(source_.run);
+  request.set_offset(there);
   *request.mutable_file() = file;
-  const auto reader = stub_->GetFile(&context, request);
-  auto target = AtomicFile::create(path);
-  if (!target) return target.error();
-  Sha256 hash;
-  uint64_t received = 0;
+  const auto stub = line_.stub();
+  const auto reader = stub->GetFile(&context, request);
   control::FilePart part;
-  Status written;
-  while (written.ok() && reader->Read(&part)) {
-    received += part.data().size();
-    if (received > file.bytes()) break;
-    hash.update(part.data());
-    written = target.value().append(part.data());
+  while (target && there <= file.bytes() && reader->Read(&part)) {
+    there += part.data().size();
+    if (there <= file.bytes()) target.write(part.data().data(), static_cast<std::streamsize>(part.data().size()));
+    if (source_.on_download) source_.on_download(there, file.bytes());
   }
-  if (!written.ok() || received > file.bytes()) context.TryCancel();
+  const bool whole = there == file.bytes();
+  if (!whole) context.TryCancel();
   const auto status = reader->Finish();
-  if (!written.ok()) return written;
-  if (!status.ok() && received <= file.bytes()) {
-    return Error{fmt::format("cannot fetch {} of step {}: {}", file.name(), file.step(), status.error_message())};
+  target.close();
+  if (!target) return Error{fmt::format("cannot write {}: is the disk full?", part_path.string())};
+  if (!whole && !status.ok()) {
+    return Error{fmt::format("cannot fetch {} of step {}: {} ({} of {} bytes are here)", file.name(), file.step(),
+                             status.error_message(), there, file.bytes())};
   }
-  const auto found = hash.hex();
-  if (received != file.bytes() || found != file.sha256()) {
-    return Error{fmt::format("{} of step {} came with {} bytes and hash {}, needs {} bytes and {}", file.name(),
-                             file.step(), received, found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
-  }
-  return target.value().commit();
+  return {};
 }
 
 }  // namespace thinpipe

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/result.h"
+#include "cluster/coordinator_line.h"
 #include "config/run_config.h"
 #include "pipeline/stage_worker.h"
 #include "proto/control.grpc.pb.h"
@@ -18,12 +19,14 @@
 namespace thinpipe {
 
 struct StateSource {
-  std::string coordinator;  // address
+  CoordinatorAccess coordinator;
   std::string run;
   std::filesystem::path folder;
   CheckpointMode mode = CheckpointMode::kAuto;
   // Called, from the writing thread, when a state cannot be written here: no further attempt would help.
   std::function<void(const std::string&)> on_failure;
+  // Called during a download, on the caller's thread: bytes that are there, of so many.
+  std::function<void(uint64_t, uint64_t)> on_download;
 };
 
 class StateFiles {
@@ -35,7 +38,7 @@ class StateFiles {
   // Between steps. Returns when the state is safe from the next step: copied (and written by a thread of its own), or
   // written and sent. A failure to reach the coordinator is no error: it is tried until the next save.
   Status save(StageWorker& worker, int64_t stage, const control::Save& save);
-  // The file, whole and with the right hash, in the worker's folder.
+  // The file, whole and with the right hash, in the worker's folder. What an interrupted download has left is used.
   Result<std::filesystem::path> fetch(const control::StateFile& file);
   // Ends a save under way, sent or not, and waits for its thread.
   void give_up();
@@ -46,11 +49,11 @@ class StateFiles {
   Result<std::filesystem::path> write(const Job& job, control::StateFile& file);
   Status write_and_send(const Job& job);
   Status send(const Job& job, const control::StateFile& file, const std::filesystem::path& path);
-  Status download(const control::StateFile& file, const std::filesystem::path& path);
+  Status download(const control::StateFile& file, const std::filesystem::path& part);
   void forget_older(const std::filesystem::path& newest);
 
   const StateSource source_;
-  std::unique_ptr<control::Coordinator::Stub> stub_;
+  CoordinatorLine line_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool give_up_ = false;

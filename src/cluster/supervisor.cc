@@ -15,8 +15,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "cluster/admission.h"
 #include "cluster/child_process.h"
-#include "cluster/control_client.h"
+#include "cluster/coordinator_line.h"
 #include "cluster/serve.h"
 #include "config/link_settings.h"
 #include "pipeline/progress.h"
@@ -33,10 +34,12 @@ constexpr Duration kFarewell = std::chrono::seconds(2);
 const std::set<std::string> kShownEvents = {"evaluated", "rollback", "skipped", "refused", "paused", "resumed"};
 
 struct Part {
-  std::string name;  // "the coordinator", "worker 2"
-  std::vector<std::string> arguments;
-  std::filesystem::path log;
-  std::optional<ChildProcess> process;
+  std::string name = {};              // "the coordinator", "worker 2"
+  std::string peer = {};              // a worker's: who it is to the coordinator
+  std::filesystem::path folder = {};  // a worker's own
+  std::vector<std::string> arguments = {};
+  std::filesystem::path log = {};
+  std::optional<ChildProcess> process = std::nullopt;
   int restarts = 0;
 };
 
@@ -49,8 +52,9 @@ class Supervisor {
     ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     signals_ = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     make_directories(run_.folder / "logs").take();
-    coordinator_ = {
-        "the coordinator", {"serve", "--run", run_.folder.string()}, run_.folder / "logs" / "serve.log", {}, 0};
+    coordinator_ = {.name = "the coordinator",
+                    .arguments = {"serve", "--local", "--run", run_.folder.string()},
+                    .log = run_.folder / "logs" / "serve.log"};
   }
   ~Supervisor() { ::close(signals_); }
 
@@ -73,16 +77,26 @@ class Supervisor {
   }
 
  private:
-  void start(Part& part) { part.process = ChildProcess::start(run_.program, part.arguments, part.log).take(); }
+  void start(Part& part) {
+    if (!part.peer.empty()) {
+      // Anew each time: its folder may be gone with it.
+      const auto now = WallTime::clock::now();
+      const auto authority =
+          CertificateAuthority::open_or_create(authority_folder(run_.folder), place_->run, now).take();
+      const auto status =
+          make_identity(authority, peer_name(part.peer), part.folder / "identity", now, kCertificateLife);
+      if (!status) throw UserError(fmt::format("{}: {}", part.name, status.error().message));
+    }
+    part.process = ChildProcess::start(run_.program, part.arguments, part.log).take();
+  }
 
   void add_worker(int64_t stage) {
     const auto folder = run_.folder / "workers" / fmt::format("{}", stage);
-    Part part{fmt::format("worker {}", stage),
-              {"work", "--coordinator", place_->address, "--name", fmt::format("worker-{}", stage), "--folder",
-               folder.string()},
-              run_.folder / "logs" / fmt::format("worker-{}.log", stage),
-              {},
-              0};
+    Part part{.name = fmt::format("worker {}", stage),
+              .peer = fmt::format("worker-{}", stage),
+              .folder = folder,
+              .arguments = {"work", "--coordinator", place_->address, "--folder", folder.string()},
+              .log = run_.folder / "logs" / fmt::format("worker-{}.log", stage)};
     start(part);
     workers_.push_back(std::move(part));
   }
@@ -108,7 +122,8 @@ class Supervisor {
 
   // The coordinator's word on how things stand, and ours to it. Silence is no fault: it may be starting again.
   void ask() {
-    if (!stub_) stub_ = control::Coordinator::NewStub(control_channel(place_->address));
+    if (!line_) line_ = std::make_unique<CoordinatorLine>(operator_access(run_.folder, place_->address));
+    const auto stub = line_->stub();
     const auto deadline = std::chrono::system_clock::now() + std::chrono::milliseconds(500);
     if (stop_asked_ && !stop_told_) {
       grpc::ClientContext context;
@@ -116,14 +131,14 @@ class Supervisor {
       control::ControlRequest request;
       request.set_what(control::ControlRequest::STOP);
       control::ControlReply reply;
-      stop_told_ = stub_->Control(&context, request, &reply).ok();
+      stop_told_ = stub->Control(&context, request, &reply).ok();
     }
     grpc::ClientContext context;
     context.set_deadline(deadline);
     control::StatusRequest request;
     request.set_events_after(last_event_);
     control::RunStatus status;
-    if (stub_->GetStatus(&context, request, &status).ok()) show(status);
+    if (stub->GetStatus(&context, request, &status).ok()) show(status);
   }
 
   void show(const control::RunStatus& status) {
@@ -257,7 +272,7 @@ class Supervisor {
   Part coordinator_;
   std::vector<Part> workers_;
   std::optional<CoordinatorPlace> place_;
-  std::unique_ptr<control::Coordinator::Stub> stub_;
+  std::unique_ptr<CoordinatorLine> line_;
   std::optional<Progress> progress_;
   int64_t last_event_ = 0;
   bool first_answer_ = true;

@@ -7,31 +7,33 @@
 
 #include <atomic>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <stop_token>
 #include <utility>
 
 #include "base/files.h"
 #include "base/log.h"
+#include "cluster/build_name.h"
 #include "cluster/control_client.h"
 #include "cluster/coordinator_core.h"
 #include "cluster/remote_batches.h"
+#include "cluster/renewal.h"
 #include "cluster/report_message.h"
 #include "cluster/state_files.h"
+#include "cluster/worker_links.h"
 #include "config/config_file.h"
 #include "config/link_settings.h"
-#include "net/link_service.h"
 #include "net/shaped_link.h"
-#include "net/socket_bytes.h"
 #include "pipeline/stage_worker.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
 namespace {
 
-constexpr auto kDialPatience = std::chrono::seconds(5);
 constexpr auto kRunPatience = std::chrono::seconds(60);
 constexpr Duration kHeartbeat = std::chrono::seconds(1);
+constexpr size_t kMaxRefusalBytes = 500;
 constexpr const char* kOutOfMemory =
     "not enough memory for this stage: lower model.d, model.blocks, train.microbatch or train.seq_len";
 
@@ -45,8 +47,9 @@ std::string new_incarnation() {
   return fmt::format("{}-{}", ::getpid(), SystemClock().now().time_since_epoch().count());
 }
 
-control::RunDescription ask_for_run(const std::string& coordinator) {
-  const auto stub = control::Coordinator::NewStub(control_channel(coordinator));
+control::RunDescription ask_for_run(const CoordinatorAccess& coordinator) {
+  CoordinatorLine line(coordinator);
+  const auto stub = line.stub();
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
   context.set_deadline(std::chrono::system_clock::now() + kRunPatience);
@@ -54,7 +57,7 @@ control::RunDescription ask_for_run(const std::string& coordinator) {
   request.set_protocol(kControlProtocol);
   control::RunDescription run;
   const auto status = stub->GetRun(&context, request, &run);
-  if (!status.ok()) throw UserError(fmt::format("the coordinator at {}: {}", coordinator, status.error_message()));
+  if (!status.ok()) throw UserError(fmt::format("the coordinator at {}: {}", line.where(), status.error_message()));
   return run;
 }
 
@@ -79,20 +82,11 @@ class Worker {
         run_(std::move(run)),
         config_(parse_config(run_.config_toml(), "the coordinator's config")),
         incarnation_(new_incarnation()),
+        renewal_(options.coordinator),
+        links_(links_options()),
         files_({options.coordinator, run_.run(), options.folder / "states", config_.checkpoint.mode,
-                [this](const std::string& reason) { complain(reason, true); }}) {
+                [this](const std::string& reason) { complain(reason, true); }, options.on_download}) {
     at::set_num_threads(threads_for(config_));
-    size_t largest = 0;
-    for (int64_t cut = 0; cut + 1 < config_.pipeline.stages; ++cut) {
-      largest = std::max(largest, packet_rules(config_, run_.vocab(), cut, run_tag(run_.run())).max_payload_bytes);
-    }
-    limits_ = {config_.train.microbatches + 1, config_.train.microbatches + 1, largest + kPacketHeaderBytes};
-    server_ =
-        LinkServer::start(options.listen + ":0", limits_.max_message_bytes,
-                          [this](const LinkHello& hello, const LinkCaller&) {
-                            return hello.run == run_.run() ? Status() : Status(Error{"that is a link of another run"});
-                          })
-            .take();
   }
 
   Status serve() {
@@ -101,26 +95,71 @@ class Worker {
     ControlClient client(
         {options_.coordinator, heartbeat}, [this] { return hello(); },
         [this](const control::ToWorker& message) { interrupt_for(message); });
-    client_ = &client;
+    {
+      const std::lock_guard lock(client_mutex_);
+      client_ = &client;
+    }
+    const std::stop_callback leaving(options_.leave, [&] {
+      control::FromWorker message;
+      message.mutable_leave();
+      client.say(message);
+    });
     auto status = obey_until_stop(client);
     files_.give_up();  // its thread may complain to the client
+    const std::lock_guard lock(client_mutex_);
+    client_ = nullptr;
     return status;
   }
 
  private:
+  WorkerLinksOptions links_options() {
+    size_t largest = 0;
+    for (int64_t cut = 0; cut + 1 < config_.pipeline.stages; ++cut) {
+      largest = std::max(largest, packet_rules(config_, run_.vocab(), cut, run_tag(run_.run())).max_payload_bytes);
+    }
+    const int64_t capacity = config_.train.microbatches + 1;
+    return {run_.run(),
+            options_.coordinator,
+            options_.listen,
+            options_.announce,
+            {capacity, capacity, largest + kPacketHeaderBytes},
+            [this](const std::string& reason) {
+              log_warn("turned away: {}", reason);
+              control::FromWorker message;
+              message.mutable_refused()->set_reason(reason.substr(0, kMaxRefusalBytes));
+              say(message);
+            }};
+  }
+
+  // From any thread, also when nobody listens yet or any more.
+  void say(const control::FromWorker& message) {
+    const std::lock_guard lock(client_mutex_);
+    if (client_ != nullptr) client_->say(message);
+  }
+
   control::Hello hello() {
     const std::lock_guard lock(mutex_);
     control::Hello hello;
     hello.set_protocol(kControlProtocol);
-    hello.set_peer(options_.name);
+    hello.set_build(build_name());
+    hello.set_peer(options_.coordinator.identity->peer());
     hello.set_incarnation(incarnation_);
-    hello.set_data_address(fmt::format("{}:{}", options_.listen, server_->port()));
+    for (const auto& address : links_.addresses()) hello.add_data_addresses(address);
+    *hello.mutable_machine() = options_.machine;
     if (holding_) *hello.mutable_holding() = *holding_;
     return hello;
   }
 
   // On the client's thread: what the compute thread may be waiting for will not come any more.
   void interrupt_for(const control::ToWorker& message) {
+    if (message.has_probe()) {
+      links_.probe(message.probe(), [this](const control::Probed& probed) {
+        control::FromWorker answer;
+        *answer.mutable_probed() = probed;
+        say(answer);
+      });
+    }
+    if (message.has_revoked()) cut_off(message.revoked());
     const bool stop = message.has_stop();
     if (!stop && !message.has_form()) return;
     const std::lock_guard lock(mutex_);
@@ -133,6 +172,13 @@ class Worker {
       link->close(reason);  // every epoch has links of its own; this one's may have no room for a send() that waits
     }
     forming_.request_stop();
+  }
+
+  void cut_off(const control::Revoked& revoked) {
+    links_.revoke(revoked.peer());
+    const std::lock_guard lock(mutex_);
+    if (previous_ && previous_peer_ == revoked.peer()) previous_->close(revoked.reason());
+    if (next_ && next_peer_ == revoked.peer()) next_->close(revoked.reason());
   }
 
   Status obey_until_stop(ControlClient& client) {
@@ -172,7 +218,7 @@ class Worker {
     message.mutable_trouble()->set_epoch(epoch_);
     message.mutable_trouble()->set_reason(reason);
     message.mutable_trouble()->set_fatal(fatal);
-    client_->say(message);
+    say(message);
   }
 
   void form(const control::Form& form) {
@@ -191,7 +237,9 @@ class Worker {
     old_previous.reset();
     old_next.reset();
     if (auto status = take_state(form); !status) return complain(status.error().message, false);
-    if (auto status = connect(form, stop); !status) {
+    control::FromWorker message;
+    message.mutable_formed()->set_epoch(epoch_);
+    if (auto status = connect(form, stop, *message.mutable_formed()); !status) {
       if (!stop.stop_requested()) complain(status.error().message, false);
       return;
     }
@@ -205,9 +253,7 @@ class Worker {
       holding.set_ready_step(-1);
       holding_ = holding;
     }
-    control::FromWorker message;
-    message.mutable_formed()->set_epoch(epoch_);
-    client_->say(message);
+    say(message);
   }
 
   Status take_state(const control::Form& form) {
@@ -216,6 +262,7 @@ class Worker {
       return Error{fmt::format("there is no stage {} of {}", form.stage(), config_.pipeline.stages)};
     }
     if (!form.restore()) return {};
+    if (auto status = take_cuts(form); !status) return status;
     if (form.stage() == 0 && !batches_) batches_ = token_source(options_, run_, config_);
     if (form.stage() != 0 && !batches_)
       batches_ = std::make_unique<RemoteBatches>(options_.coordinator, run_.run(), config_.train, run_.vocab());
@@ -238,31 +285,43 @@ class Worker {
     return {};
   }
 
-  // Dials the next stage and takes the previous one's call.
-  Status connect(const control::Form& form, const std::stop_token& stop) {
-    const bool last = form.stage() + 1 == config_.pipeline.stages;
+  // They may have been decided after this worker came.
+  Status take_cuts(const control::Form& form) {
+    const std::vector<int64_t> cuts(form.cuts().begin(), form.cuts().end());
+    const bool positive = std::all_of(cuts.begin(), cuts.end(), [](int64_t blocks) { return blocks >= 1; });
+    if (static_cast<int64_t>(cuts.size()) != config_.pipeline.stages || !positive ||
+        std::accumulate(cuts.begin(), cuts.end(), int64_t{0}) != config_.model.blocks) {
+      return Error{"told cuts that are not of this model"};
+    }
+    worker_.reset();  // it refers to the config
+    config_.pipeline.auto_cuts = false;
+    config_.pipeline.cuts = cuts;
+    return {};
+  }
+
+  Status connect(const control::Form& form, const std::stop_token& stop, control::Formed& formed) {
+    auto links = links_.connect(form, stop);
+    if (!links) return links.error();
+    auto& [previous_link, next_link, next_path, previous_path] = links.value();
     std::shared_ptr<PacketLink> previous, next;
-    if (!last) {
-      auto link =
-          dial_link(form.next_address(), {run_.run(), options_.name, form.stage(), epoch_}, limits_, kDialPatience);
-      if (!link) return link.error();
-      next = packet_link(std::move(link.value()), form.stage(), true);
-      next_port_ = std::atoi(form.next_address().substr(form.next_address().rfind(':') + 1).c_str());
-    }
-    if (form.stage() > 0) {
-      auto link = server_->service().wait_for(form.stage() - 1, epoch_, limits_, stop);
-      if (!link) return link.error();
-      previous = packet_link(std::move(link.value()), form.stage() - 1, false);
-    }
+    if (next_link) next = packet_link(std::move(next_link), form.stage(), true, form.next().peer());
+    if (previous_link)
+      previous = packet_link(std::move(previous_link), form.stage() - 1, false, form.previous().peer());
+    if (next_path) *formed.mutable_next() = *next_path;
+    if (previous_path) *formed.mutable_previous() = *previous_path;
     const std::lock_guard lock(mutex_);
     previous_ = std::move(previous);
     next_ = std::move(next);
+    previous_peer_ = form.previous().peer();
+    next_peer_ = form.next().peer();
     if (latest_epoch_ > epoch_) return Error{"a newer epoch has begun"};
     worker_->connect(previous_.get(), next_.get());
     return {};
   }
 
-  std::shared_ptr<PacketLink> packet_link(std::unique_ptr<Link> link, int64_t cut, bool down) {
+  std::shared_ptr<PacketLink> packet_link(std::unique_ptr<Link> link, int64_t cut, bool down,
+                                          const std::string& neighbour) {
+    if (options_.wrap_link) link = options_.wrap_link(std::move(link));
     const auto settings = link_settings(config_)[static_cast<size_t>(cut)];
     const auto& line = down ? settings.forward : settings.backward;
     if (line.shapes()) {
@@ -270,8 +329,9 @@ class Worker {
                         config_.train.microbatches + 1, config_.train.seed);
     }
     // Shared with the client's thread, which interrupts it.
-    return std::make_shared<PacketLink>(std::move(link), packet_rules(config_, run_.vocab(), cut, run_tag(run_.run())),
-                                        epoch_);
+    auto rules = packet_rules(config_, run_.vocab(), cut, run_tag(run_.run()));
+    rules.neighbour = neighbour;
+    return std::make_shared<PacketLink>(std::move(link), std::move(rules), epoch_);
   }
 
   void run_step(const control::RunStep& step) {
@@ -297,7 +357,7 @@ class Worker {
       holding_->set_ready_step(step.step());
       holding_->set_ready_epoch(epoch_);
     }
-    client_->say(message);
+    say(message);
   }
 
   bool is_warmup(const std::vector<int64_t>& warmup) const {
@@ -310,9 +370,7 @@ class Worker {
 
   // Sent by this end of its links, as the kernel counts.
   void count_sockets(control::Ready& ready) {
-    uint64_t sent = tcp_bytes_of_port(server_->port()).sent;
-    if (next_port_ > 0) sent += tcp_bytes_of_port(next_port_).sent;
-    ready.set_socket_bytes(sent);
+    ready.set_socket_bytes(links_.socket_bytes_sent());
     uint64_t dropped = 0;
     for (const auto& link : {previous_, next_}) {
       if (link) dropped += link->meter().dropped_old + link->meter().dropped_repeated;
@@ -342,7 +400,7 @@ class Worker {
     message.mutable_evaluated()->set_epoch(epoch_);
     message.mutable_evaluated()->set_step(evaluate.step());
     message.mutable_evaluated()->set_loss_sum(report.value().loss_sum);
-    client_->say(message);
+    say(message);
   }
 
   void save(const control::Save& save) {
@@ -352,29 +410,33 @@ class Worker {
 
   const WorkerOptions options_;
   const control::RunDescription run_;
-  const RunConfig config_;
+  RunConfig config_;  // its cuts are the last Form's
   const std::string incarnation_;
-  LinkLimits limits_;
-  std::unique_ptr<LinkServer> server_;
-  StateFiles files_;
-  ControlClient* client_ = nullptr;
-  std::unique_ptr<Batches> batches_;
-  std::unique_ptr<StageWorker> worker_;
-  int64_t stage_ = -1;
-  std::atomic<uint64_t> epoch_ = 0;  // written by the compute thread
-  int next_port_ = 0;
+  const Renewal renewal_;
 
-  std::mutex mutex_;  // what the client's thread reads or interrupts
+  std::mutex client_mutex_;
+  ControlClient* client_ = nullptr;
+  std::mutex mutex_;  // what other threads read or interrupt; never with client_mutex_: the client calls hello()
   std::atomic<uint64_t> latest_epoch_ = 0;
   std::stop_source forming_;
   std::optional<control::Holding> holding_;
   std::shared_ptr<PacketLink> previous_, next_;
+  std::string previous_peer_, next_peer_;
+
+  WorkerLinks links_;
+  StateFiles files_;
+  std::unique_ptr<Batches> batches_;
+  std::unique_ptr<StageWorker> worker_;
+  int64_t stage_ = -1;
+  std::atomic<uint64_t> epoch_ = 0;  // written by the compute thread
 };
 
 }  // namespace
 
 Status run_worker(const WorkerOptions& options) {
   auto run = ask_for_run(options.coordinator);
+  std::shared_ptr<void> watched;
+  if (options.on_run) watched = options.on_run(parse_config(run.config_toml(), "the coordinator's config"));
   return Worker(options, std::move(run)).serve();
 }
 

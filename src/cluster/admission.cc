@@ -1,0 +1,164 @@
+#include "cluster/admission.h"
+
+#include <fmt/format.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/sha256.h"
+
+namespace thinpipe {
+namespace {
+
+// One who joins looks four times and enrols; several machines may share one address.
+constexpr JoinLimits kJoinLimits{.burst = 300, .per_minute = 600, .address_burst = 60, .address_per_minute = 120};
+constexpr size_t kMaxNoteBytes = 200;
+constexpr int64_t kMaxUses = 100'000;
+constexpr int64_t kMaxLife_s = 10LL * 365 * 24 * 3600;
+
+std::string random_bytes(int count) {
+  std::string bytes(static_cast<size_t>(count), '\0');
+  TP_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), count) == 1, "no random bytes");
+  return bytes;
+}
+
+std::string random_hex(int bytes) {
+  std::string text;
+  for (const char byte : random_bytes(bytes)) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+std::string state_of(const InviteRecord& invite, WallTime now) {
+  const auto usable = may_use(invite, now);
+  return usable.ok() ? "open" : usable.error().message;
+}
+
+}  // namespace
+
+Status make_identity(const CertificateAuthority& authority, const std::string& name,
+                     const std::filesystem::path& folder, WallTime now, std::chrono::seconds life) {
+  const auto key = new_key_pem();
+  const auto request = certificate_request(key);
+  if (!request) return request.error();
+  const auto certificate =
+      authority.issue(request.value(), name, now - kClockSlack, now + life, CertificateUsage::kBoth);
+  if (!certificate) return certificate.error();
+  return save_identity(folder, {authority.certificate_pem(), certificate.value(), key});
+}
+
+Admission::Admission(std::string run, RunStore& store, const CertificateAuthority& authority, std::chrono::seconds life)
+    : run_(std::move(run)), store_(store), authority_(authority), life_(life), limiter_(kJoinLimits) {}
+
+Status Admission::admit_call(const std::string& address, WallTime now) { return limiter_.admit(address, now); }
+
+Result<InviteRecord> Admission::check(const control::JoinRequest& request, WallTime now) {
+  if (request.run() != run_) return Error{"the invite is for another run; ask this one's organiser for an invite"};
+  const auto hash = sha256_hex(request.token());
+  const auto invites = store_.invites();
+  if (!invites) return invites.error();
+  for (const auto& invite : invites.value()) {
+    if (invite.token_sha256 != hash) continue;
+    if (const auto known = store_.peer_with_key(sha256_hex(request.certificate_request())); known && known.value()) {
+      // An answer that was lost, or a certificate that ran out: no further use is needed.
+      if (known.value()->invite == invite.id && !invite.revoked) return invite;
+    }
+    if (const auto usable = may_use(invite, now); !usable) return usable.error();
+    return invite;
+  }
+  return Error{
+      "this run knows no such invite: it was altered, or is of an earlier run; ask its organiser for a new one"};
+}
+
+Result<std::string> Admission::free_peer_name(const std::string& wished) {
+  std::string base;
+  for (const char c : wished.substr(0, 24)) {
+    const auto lower = static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+    const bool plain = (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9');
+    if (plain || (!base.empty() && base.back() != '-')) base += plain ? lower : '-';
+  }
+  while (!base.empty() && base.back() == '-') base.pop_back();
+  if (base.empty()) base = "host";
+  while (true) {
+    const auto name = fmt::format("{}-{}", base, random_hex(3));
+    const auto taken = store_.has_peer(name);
+    if (!taken) return taken.error();
+    if (!taken.value()) return name;
+  }
+}
+
+Result<Admission::Enrolled> Admission::enrol(const InviteRecord& invite, const control::JoinRequest& request,
+                                             WallTime now) {
+  const auto key_hash = sha256_hex(request.certificate_request());
+  const auto known = store_.peer_with_key(key_hash);
+  if (!known) return known.error();
+  std::string peer;
+  if (known.value() && known.value()->invite == invite.id) {
+    peer = known.value()->peer;
+  } else {
+    auto name = free_peer_name(request.name());
+    if (!name) return name.error();
+    peer = name.value();
+  }
+  // First the certificate: a request that is no good must not cost a use.
+  auto certificate = renew(peer, request.certificate_request(), now);
+  if (!certificate) return certificate.error();
+  if (!known.value()) {
+    if (auto status = store_.enrol({peer, invite.id, key_hash}); !status) return status.error();
+  }
+  return Enrolled{peer, certificate.value()};
+}
+
+Result<std::string> Admission::renew(const std::string& peer, const std::string& request_pem, WallTime now) {
+  return authority_.issue(request_pem, peer_name(peer), now - kClockSlack, now + life_, CertificateUsage::kBoth);
+}
+
+Result<control::InviteReply> Admission::manage(const control::InviteRequest& request,
+                                               const std::vector<std::string>& addresses, WallTime now) {
+  if (request.what() == control::InviteRequest::CREATE) return create(request, addresses, now);
+  auto invites = store_.invites();
+  if (!invites) return invites.error();
+  control::InviteReply reply;
+  bool found = false;
+  for (auto& invite : invites.value()) {
+    if (request.what() == control::InviteRequest::REVOKE && invite.id == request.id()) {
+      found = true;
+      invite.revoked = true;
+      if (auto status = store_.put_invite(invite); !status) return status.error();
+    }
+    auto& line = *reply.add_invites();
+    line.set_id(invite.id);
+    line.set_uses_left(invite.uses_left);
+    line.set_expires(utc_text(invite.expires));
+    line.set_state(state_of(invite, now));
+    line.set_note(invite.note);
+  }
+  if (request.what() == control::InviteRequest::REVOKE && !found) {
+    return Error{fmt::format("there is no invite {}; `thinpipe invite --list` shows them", request.id())};
+  }
+  return reply;
+}
+
+Result<control::InviteReply> Admission::create(const control::InviteRequest& request,
+                                               const std::vector<std::string>& addresses, WallTime now) {
+  if (request.uses() < 1 || request.uses() > kMaxUses) {
+    return Error{fmt::format("an invite for {} uses: 1 to {} are right", request.uses(), kMaxUses)};
+  }
+  if (request.lifetime_s() < 1 || request.lifetime_s() > kMaxLife_s || request.note().size() > kMaxNoteBytes) {
+    return Error{"an invite lives from a second to ten years, and its note has at most 200 bytes"};
+  }
+  const auto token = new_token();
+  InviteRecord record;
+  record.id = random_hex(4);
+  record.token_sha256 = sha256_hex(token);
+  record.expires = now + std::chrono::seconds(request.lifetime_s());
+  record.uses_left = request.uses();
+  record.note = request.note();
+  if (auto status = store_.put_invite(record); !status) return status.error();
+  control::InviteReply reply;
+  reply.set_id(record.id);
+  reply.set_text(to_text(Invite{run_, addresses, authority_.certificate_pem(), token}));
+  return reply;
+}
+
+}  // namespace thinpipe

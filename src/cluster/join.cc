@@ -1,0 +1,208 @@
+#include "cluster/join.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <grpcpp/channel.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "cluster/build_name.h"
+#include "cluster/coordinator_core.h"
+#include "cluster/measure.h"
+#include "config/config_file.h"
+#include "pipeline/stage_worker.h"
+#include "plan/machine.h"
+#include "plan/memory_plan.h"
+#include "plan/stage_shape.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr auto kConnectPatience = std::chrono::seconds(5);
+constexpr auto kCallPatience = std::chrono::seconds(30);
+constexpr uint32_t kMeasureBytes = 128 << 10;
+
+control::JoinRequest request_for(const Invite& invite) {
+  control::JoinRequest request;
+  request.set_protocol(kControlProtocol);
+  request.set_build(build_name());
+  request.set_run(invite.run);
+  request.set_token(invite.token);
+  return request;
+}
+
+// The first of its addresses where the invite's coordinator answers.
+std::pair<std::string, std::shared_ptr<grpc::Channel>> reach(const Invite& invite) {
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (const auto& address : invite.addresses) {
+    channels.push_back(strangers_channel(address, invite.ca_pem));
+    channels.back()->GetState(true);
+  }
+  const auto deadline = std::chrono::system_clock::now() + kConnectPatience;
+  for (size_t i = 0; i < channels.size(); ++i) {
+    if (channels[i]->WaitForConnected(deadline)) return {invite.addresses[i], channels[i]};
+  }
+  throw UserError(fmt::format("nobody answers at {}: is the run's coordinator up, and may this machine reach it?",
+                              fmt::join(invite.addresses, ", ")));
+}
+
+control::JoinReply call(control::Coordinator::Stub& stub, const control::JoinRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallPatience);
+  control::JoinReply reply;
+  const auto status = stub.Join(&context, request, &reply);
+  if (!status.ok()) throw UserError(fmt::format("the run's coordinator says: {}", status.error_message()));
+  return reply;
+}
+
+double unix_now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double rate_of(size_t bytes, double taken_s, double round_trip_s) {
+  return 8.0 * static_cast<double>(bytes) / std::max(1e-4, taken_s - round_trip_s);
+}
+
+// Where nobody lives yet, the disk of what is above it counts.
+std::filesystem::path existing_part(std::filesystem::path path) {
+  std::error_code ignored;
+  while (!path.empty() && path != path.root_path() && !std::filesystem::exists(path, ignored))
+    path = path.parent_path();
+  return path.empty() ? std::filesystem::path("/") : path;
+}
+
+JoinChecks check_stage(RunConfig config, int64_t vocab, int64_t stage, const std::filesystem::path& folder,
+                       PreflightFacts facts) {
+  JoinChecks result;
+  const auto plan = memory_plan(config, vocab, stage);
+  facts.protocol_here = kControlProtocol;
+  facts.build_here = build_name();
+  facts.memory_needed = plan.total();
+  facts.memory_available = available_memory_bytes();
+  // Two own copies of the stage's state, and one on its way.
+  facts.disk_needed = 3 * state_bytes(config, vocab, stage);
+  facts.disk_free = free_disk_bytes(existing_part(folder));
+  result.machine.set_memory_bytes(*facts.memory_available);
+  if (*facts.memory_available >= *facts.memory_needed) {
+    result.machine = measure_machine(config, vocab);
+    const auto blocks = static_cast<double>(blocks_per_stage(config).at(static_cast<size_t>(stage)));
+    const bool last = stage + 1 == config.pipeline.stages;
+    facts.compute_s_per_step = static_cast<double>(config.train.microbatches) *
+                               (blocks * result.machine.block_s() + (last ? result.machine.ends_s() : 0.0));
+  }
+  result.checks = preflight(facts);
+  result.config = std::move(config);
+  return result;
+}
+
+}  // namespace
+
+JoinLook look(const Invite& invite) {
+  JoinLook seen;
+  auto [address, channel] = reach(invite);
+  seen.address = address;
+  const auto stub = control::Coordinator::NewStub(channel);
+  const SystemClock clock;
+  const auto timed = [&](const control::JoinRequest& request, control::JoinReply* reply) {
+    const auto begin = clock.now();
+    auto answer = call(*stub, request);
+    const double taken = seconds(clock.now() - begin);
+    if (reply != nullptr) *reply = std::move(answer);
+    return taken;
+  };
+  const auto request = request_for(invite);
+  timed(request, nullptr);  // the first one pays for the connection
+  const double before = unix_now_s();
+  seen.round_trip_s = timed(request, &seen.reply);
+  const double there = static_cast<double>(seen.reply.unix_time_us()) / 1e6;
+  seen.clock_offset_s = before + seen.round_trip_s / 2 - there;
+  auto up = request;
+  up.set_padding(std::string(kMeasureBytes, '\0'));
+  seen.up_bits_per_s = rate_of(kMeasureBytes, timed(up, nullptr), seen.round_trip_s);
+  auto down = request;
+  down.set_padding_wanted(kMeasureBytes);
+  seen.down_bits_per_s = rate_of(kMeasureBytes, timed(down, nullptr), seen.round_trip_s);
+  return seen;
+}
+
+JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& folder) {
+  const auto& run = look.reply.run();
+  auto config = parse_config(run.config_toml(), "the run's config");
+  // Somebody who waits may get any stage: the first stands for them.
+  const int64_t stage = std::clamp<int64_t>(look.reply.stage(), 0, config.pipeline.stages - 1);
+  PreflightFacts facts;
+  if (look.reply.stage() >= 0) facts.stage = stage;
+  facts.protocol_there = look.reply.protocol();
+  facts.build_there = run.build();
+  facts.download_bytes = look.reply.state_bytes();
+  facts.clock_offset_s = look.clock_offset_s;
+  facts.clock_uncertainty_s = look.round_trip_s / 2;
+  facts.round_trip_s = look.round_trip_s;
+  facts.up_bits_per_s = look.up_bits_per_s;
+  facts.down_bits_per_s = look.down_bits_per_s;
+  const auto traffic = step_traffic(config, run.vocab(), stage);
+  facts.link_bytes_per_step_up = static_cast<double>(traffic.sent);
+  facts.link_bytes_per_step_down = static_cast<double>(traffic.received);
+  if (look.reply.step_s() > 0) facts.others_s_per_step = look.reply.step_s();
+  return check_stage(std::move(config), run.vocab(), stage, folder, facts);
+}
+
+JoinChecks check_machine_alone(const RunConfig& config, int64_t vocab, const std::filesystem::path& folder) {
+  return check_stage(config, vocab, 0, folder, {});
+}
+
+std::filesystem::path join_folder(const std::string& run) { return data_dir() / "joined" / run; }
+
+std::optional<CoordinatorAccess> earlier_access(const Invite& invite, WallTime now) {
+  const auto folder = join_folder(invite.run) / "identity";
+  const auto identity = load_identity(folder);
+  if (!identity || identity.value().ca_pem != invite.ca_pem) return std::nullopt;
+  const auto facts = read_certificate(identity.value().certificate_pem);
+  if (!facts || now >= facts.value().not_after) return std::nullopt;
+  return CoordinatorAccess{invite.addresses, std::make_shared<LiveIdentity>(folder)};
+}
+
+namespace {
+
+struct AskedWith {
+  std::string key_pem, request_pem;
+};
+
+// Kept, for the same key again gets a certificate for the same worker without a further use of the invite: when the
+// answer was lost, and when the machine was away for longer than its certificate lived.
+AskedWith lasting_request(const std::filesystem::path& folder) {
+  const auto key_path = folder / "request.key", request_path = folder / "request.pem";
+  auto key = read_file(key_path), request = read_file(request_path);
+  if (key && request) return {key.value(), request.value()};
+  AskedWith made{new_key_pem(), ""};
+  made.request_pem = certificate_request(made.key_pem).take();
+  make_directories(folder).take();
+  write_file_atomically(key_path, made.key_pem, FileMode::kPrivate).take();
+  write_file_atomically(request_path, made.request_pem).take();
+  return made;
+}
+
+}  // namespace
+
+CoordinatorAccess enrol(const Invite& invite, const std::string& address, const std::string& name) {
+  const auto folder = join_folder(invite.run) / "identity";
+  const auto [key, request_pem] = lasting_request(folder);
+  auto request = request_for(invite);
+  request.set_enrol(true);
+  request.set_name(name);
+  request.set_certificate_request(request_pem);
+  const auto stub = control::Coordinator::NewStub(strangers_channel(address, invite.ca_pem));
+  const auto reply = call(*stub, request);
+  const Identity identity{invite.ca_pem, reply.certificate(), key};
+  check_identity(identity).take();
+  save_identity(folder, identity).take();
+  // The one that answered first.
+  auto addresses = invite.addresses;
+  std::stable_partition(addresses.begin(), addresses.end(), [&](const auto& one) { return one == address; });
+  return {addresses, std::make_shared<LiveIdentity>(folder)};
+}
+
+}  // namespace thinpipe
