@@ -42,4 +42,7 @@ struct BenchWanOptions {
 // a limit on the links, at the rate where dense fp32 falls to about 1/16, and at that rate with 50 ms of delay.
 void bench_wan(const BenchWanOptions& options, bool json);
 
+// Seconds from `thinpipe join` to the first step in which the newcomer took part, in the default run.
+void bench_join(const std::string& program, bool json);
+
 }  // namespace thinpipe
