@@ -136,18 +136,15 @@ TEST_F(Processes, DoNotOutliveTheOneThatStartedThem) {
 TEST_F(Processes, GetTokensFromTheCoordinatorWhereTheyHaveNoCorpus) {
   const auto expected = expected_of({});
   const auto run = program_ / "run";
-  RunningProgram serve(program_, {"serve", "small.toml", "--run-dir", run.string()});
-  ASSERT_TRUE(serve.wait_until("it listens", [&] { return fs::exists(run / "coordinator.json") || !serve.running(); }));
-  ASSERT_TRUE(serve.running()) << serve.err();
-  const auto address = Json::parse(read_file(run / "coordinator.json").take()).at("address").get<std::string>();
+  RunningProgram serve(program_, {"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()});
+  ASSERT_TRUE(serve.wait_for_output("to bring somebody in")) << serve.err();
+  const auto invited = program_.run({"invite", "--uses", "4", run.string()});
+  ASSERT_EQ(invited.exit_code, 0) << invited.err;
   std::vector<std::unique_ptr<RunningProgram>> workers;
   for (int i = 0; i < 4; ++i) {
-    const auto home = program_ / fmt::format("home-{}", i);
-    workers.push_back(
-        std::make_unique<RunningProgram>(program_,
-                                         Arguments{"work", "--coordinator", address, "--name", fmt::format("w{}", i),
-                                                   "--folder", (home / "work").string()},
-                                         home / "data"));
+    workers.push_back(std::make_unique<RunningProgram>(
+        program_, Arguments{"join", invited.out, "--listen", "127.0.0.1", "--name", fmt::format("w{}", i)},
+        program_ / fmt::format("home-{}", i) / "data"));
   }
   int without_corpus = 0;
   for (auto& worker : workers) {
@@ -168,7 +165,7 @@ TEST_F(Processes, SayWhichStageFailedAndWhy) {
   EXPECT_TRUE(test::processes_of(program_ / "run").empty());
   // And one that cannot be made at all.
   test::write_file(program_ / "other/workers", "a file");
-  expect_fails(small_run(program_ / "other"), {"stage", (program_ / "other/workers").string()});
+  expect_fails(small_run(program_ / "other"), {"worker 0", (program_ / "other/workers").string()});
   EXPECT_TRUE(test::processes_of(program_ / "other").empty());
   // Once it can, nothing of the run is lost.
   fs::remove(program_ / "run/workers/2/states");

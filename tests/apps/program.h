@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -50,6 +51,8 @@ struct Outcome {
 struct RunOptions {
   bool terminal = false;                 // standard output is a pseudo-terminal, else a pipe
   rlim_t address_space = RLIM_INFINITY;  // bytes of memory it may map
+  std::string network = "";              // a network namespace to run in; none: this one
+  std::string program = THINPIPE_PROGRAM;
 };
 
 // Two connected descriptors: what the program writes to the second is read from the first.
@@ -134,12 +137,18 @@ class Program {
   // Starts it and does not wait.
   Launched launch(const Arguments& arguments, const RunOptions& options = {}) const {
     Launched launched{-1, -1, options.terminal ? Channel::terminal() : Channel::pipe(), Channel::pipe()};
+    const int network =
+        options.network.empty() ? -1 : ::open(("/run/netns/" + options.network).c_str(), O_RDONLY | O_CLOEXEC);
+    TP_CHECK(options.network.empty() || network >= 0, "no network namespace {}", options.network);
     std::vector<char*> argv{const_cast<char*>("thinpipe")};
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     launched.pid = ::fork();
     TP_CHECK(launched.pid >= 0, "fork: {}", std::strerror(errno));
-    if (launched.pid == 0) become_program(argv.data(), launched.out.write_end, launched.err.write_end, options);
+    if (launched.pid == 0) {
+      become_program(argv.data(), launched.out.write_end, launched.err.write_end, network, options);
+    }
+    if (network >= 0) ::close(network);
     ::close(launched.out.write_end);
     ::close(launched.err.write_end);
     // Not glibc's function: the header of 2.36 forgets to declare it as C.
@@ -170,11 +179,12 @@ class Program {
 
  private:
   // In the child: only what is allowed between fork and exec.
-  [[noreturn]] void become_program(char** argv, int out, int err, const RunOptions& options) const {
+  [[noreturn]] void become_program(char** argv, int out, int err, int network, const RunOptions& options) const {
     const rlimit memory{options.address_space, options.address_space};
+    if (network >= 0 && ::setns(network, CLONE_NEWNET) != 0) ::_exit(98);
     if (::chdir(folder_.c_str()) == 0 && ::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0 &&
         ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO) >= 0 && ::setrlimit(RLIMIT_AS, &memory) == 0) {
-      ::execv(THINPIPE_PROGRAM, argv);
+      ::execv(options.program.c_str(), argv);
     }
     ::_exit(99);
   }

@@ -62,10 +62,11 @@ class RunningProgram {
   static constexpr Seconds kPatience{60};
 
   // `data`: a data directory other than the program's own.
-  RunningProgram(const Program& program, const Arguments& arguments, const std::filesystem::path& data = {})
+  RunningProgram(const Program& program, const Arguments& arguments, const std::filesystem::path& data = {},
+                 const RunOptions& options = {})
       : said_(fmt::format("thinpipe {}", fmt::join(arguments, " "))) {
     if (!data.empty()) ::setenv("THINPIPE_DATA_DIR", data.c_str(), 1);
-    launched_ = program.launch(arguments);
+    launched_ = program.launch(arguments, options);
     ::setenv("THINPIPE_DATA_DIR", program.data().c_str(), 1);
   }
   // With everything it has started: they die with it.
@@ -89,9 +90,11 @@ class RunningProgram {
     std::map<std::string, pid_t> found;
     for (const auto& info : all_processes()) {
       if (info.parent != launched_.pid || info.state == 'Z' || info.arguments.size() < 2) continue;
-      const auto name = std::find(info.arguments.begin(), info.arguments.end(), "--name");
+      const auto folder = std::find(info.arguments.begin(), info.arguments.end(), "--folder");
       if (info.arguments[1] == "serve") found["serve"] = info.pid;
-      if (name != info.arguments.end() && name + 1 != info.arguments.end()) found[*(name + 1)] = info.pid;
+      if (folder != info.arguments.end() && folder + 1 != info.arguments.end()) {
+        found["worker-" + std::filesystem::path(*(folder + 1)).filename().string()] = info.pid;
+      }
     }
     return found;
   }

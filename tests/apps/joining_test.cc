@@ -1,0 +1,317 @@
+// Two and more machines, each a network namespace of its own, on a small internet: a coordinator that can be dialled
+// and workers that can, or sit behind routers that let nobody in. They come by invite, train to the end, and the result
+// is that of a run on one machine, to the last bit.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/running_program.h"
+#include "support/test_internet.h"
+
+namespace thinpipe {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Arguments;
+using test::RunningProgram;
+using test::Seconds;
+using test::TestInternet;
+
+class Joining : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::kTokenises) GTEST_SKIP() << "a sanitizer's build has no tokenizer";
+    test::write_small_run(program_);
+  }
+
+  static Arguments with(Arguments arguments, const Arguments& settings) {
+    for (const auto& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+    return arguments;
+  }
+
+  // The same run on one machine.
+  test::RunResult local_result(const Arguments& settings) {
+    const auto run = program_ / "local";
+    const auto outcome = program_.run(test::small_run(run, settings));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << test::logs_of(run);
+    return test::result_of(run);
+  }
+
+  // Ends itself when the run is over.
+  std::unique_ptr<RunningProgram> serve(const Arguments& arguments, const std::string& network) {
+    auto running =
+        std::make_unique<RunningProgram>(program_, arguments, fs::path(), test::RunOptions{.network = network});
+    EXPECT_TRUE(running->wait_for_output("to bring somebody in")) << running->err();
+    return running;
+  }
+
+  std::string invite(const fs::path& run, const std::string& network, const Arguments& more = {}) {
+    Arguments arguments{"invite", run.string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto outcome = program_.run(arguments, {.network = network});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.out.substr(0, outcome.out.find('\n'));
+  }
+
+  // A machine of its own: its own network, its own data directory.
+  std::unique_ptr<RunningProgram> join(const std::string& name, const std::string& text, const std::string& network,
+                                       const Arguments& more = {}) {
+    Arguments arguments{"join", text, "--name", name};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::make_unique<RunningProgram>(program_, arguments, program_ / (name + "-data"),
+                                            test::RunOptions{.network = network});
+  }
+
+  // It is part of the run when the next one comes, so that stages are given in this order.
+  static void wait_until_in(RunningProgram& serve, const std::string& name) {
+    ASSERT_TRUE(serve.wait_until(name + " takes a stage", [&] {
+      return serve.err().find("assigned: " + name + "-") != std::string::npos || !serve.running();
+    }));
+  }
+
+  static bool says(RunningProgram& running, const std::string& text) {
+    return running.wait_until(
+        fmt::format("it says '{}'", text), [&] { return running.err().find(text) != std::string::npos; }, Seconds(20));
+  }
+
+  static void expect_ends_well(RunningProgram& running) {
+    const auto outcome = running.wait(Seconds(120));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  }
+
+  test::Program program_;
+};
+
+constexpr const char* kTwoStages = "pipeline.stages=2";
+
+TEST_F(Joining, EveryPairOfOpenAndHiddenMachinesTrainsToTheSameBits) {
+  TestInternet internet;
+  const auto coordinator = internet.add_open_host("c");
+  const TestInternet::Host open[] = {internet.add_open_host("o1"), internet.add_open_host("o2")};
+  const TestInternet::Host hidden[] = {internet.add_hidden_host("h1"), internet.add_hidden_host("h2")};
+  if (!internet.why_not().empty()) GTEST_SKIP() << internet.why_not();
+  const auto expected = local_result({kTwoStages});
+  struct Case {
+    bool lower_hidden, upper_hidden;
+    const char* path;
+  };
+  const Case cases[] = {{false, false, "stages 0 and 1: direct, stage 0 dials 10.77.0."},
+                        {true, false, "stages 0 and 1: direct, stage 0 dials 10.77.0."},
+                        {false, true, "stages 0 and 1: direct, stage 1 dials 10.77.0."},
+                        {true, true, "stages 0 and 1: relayed"}};
+  int number = 0;
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.path);
+    const auto run = program_ / fmt::format("run-{}", ++number);
+    auto serving = serve(with({"serve", "small.toml", "--run-dir", run.string()}, {kTwoStages}), coordinator.network);
+    const auto text = invite(run, coordinator.network, {"--uses", "2"});
+    const auto a = fmt::format("a{}", number), b = fmt::format("b{}", number);
+    auto lower = join(a, text, (one.lower_hidden ? hidden : open)[0].network);
+    wait_until_in(*serving, a);
+    auto upper = join(b, text, (one.upper_hidden ? hidden : open)[1].network);
+    for (auto* running : {lower.get(), upper.get(), serving.get()}) expect_ends_well(*running);
+    EXPECT_NE(serving->err().find(one.path), std::string::npos) << serving->err();
+    test::expect_same_result(run, expected);
+  }
+}
+
+TEST_F(Joining, ARelayedRunGoesOnAfterTheCoordinatorWasKilled) {
+  TestInternet internet;
+  const auto coordinator = internet.add_open_host("c");
+  const auto one = internet.add_hidden_host("h1"), other = internet.add_hidden_host("h2");
+  if (!internet.why_not().empty()) GTEST_SKIP() << internet.why_not();
+  const Arguments settings{kTwoStages, "link.delay=15ms"};
+  const auto expected = local_result(settings);
+  const auto run = program_ / "run";
+  auto serving = serve(with({"serve", "small.toml", "--run-dir", run.string()}, settings), coordinator.network);
+  const auto text = invite(run, coordinator.network, {"--uses", "2"});
+  auto lower = join("a", text, one.network);
+  wait_until_in(*serving, "a");
+  auto upper = join("b", text, other.network);
+  ASSERT_TRUE(serving->wait_until("some steps are done", [&] { return test::metrics_lines(run) >= 7; }));
+  EXPECT_NE(serving->err().find("stages 0 and 1: relayed"), std::string::npos) << serving->err();
+  serving->signal(SIGKILL);
+  EXPECT_EQ(serving->wait().exit_code, -1);
+  EXPECT_LT(test::metrics_lines(run), 20) << "too late to be a test";
+  serving = serve({"serve", "--run", run.string()}, coordinator.network);
+  for (auto* running : {lower.get(), upper.get(), serving.get()}) expect_ends_well(*running);
+  EXPECT_NE(serving->err().find("stages 0 and 1: relayed"), std::string::npos) << serving->err();
+  test::expect_same_result(run, expected);
+}
+
+TEST_F(Joining, NothingThatPassesTheRelayCanBeRead) {
+  TestInternet internet;
+  const auto coordinator = internet.add_open_host("c");
+  const auto one = internet.add_hidden_host("h1"), other = internet.add_hidden_host("h2");
+  if (!internet.why_not().empty()) GTEST_SKIP() << internet.why_not();
+  const auto capture = program_ / "relay.pcap";
+  const auto command = fmt::format("ip netns exec {} tcpdump -q -U -i wan -w {} tcp 2>/dev/null & echo $!",
+                                   coordinator.network, capture.string());
+  std::FILE* shell = ::popen(command.c_str(), "r");
+  ASSERT_NE(shell, nullptr);
+  int tcpdump = 0;
+  ASSERT_EQ(std::fscanf(shell, "%d", &tcpdump), 1);
+  const auto run = program_ / "run";
+  auto serving = serve(with({"serve", "small.toml", "--run-dir", run.string()}, {kTwoStages}), coordinator.network);
+  if (!serving->wait_until(
+          "the capture has begun", [&] { return fs::exists(capture); }, Seconds(10))) {
+    GTEST_SKIP() << "tcpdump does not run here";
+  }
+  const auto text = invite(run, coordinator.network, {"--uses", "2"});
+  auto lower = join("a", text, one.network);
+  wait_until_in(*serving, "a");
+  auto upper = join("b", text, other.network);
+  for (auto* running : {lower.get(), upper.get(), serving.get()}) expect_ends_well(*running);
+  ::kill(tcpdump, SIGINT);
+  ::pclose(shell);
+  const auto seen = read_file(capture).take();
+  EXPECT_GT(seen.size(), 200'000U);
+  // The ids of a whole window cross the cut as they lie in the shard: any 32 bytes of it would give them away.
+  std::string shard;
+  for (const auto& entry : fs::recursive_directory_iterator(program_.data() / "prepared")) {
+    if (entry.path().filename().string().find("train") != std::string::npos && entry.path().extension() == ".bin") {
+      shard = read_file(entry.path()).take().substr(1024);
+    }
+  }
+  ASSERT_GT(shard.size(), 4096U);
+  size_t found = 0;
+  for (size_t at = 0; at + 32 <= shard.size(); at += 32) {
+    if (seen.find(shard.substr(at, 32)) != std::string::npos) ++found;
+  }
+  EXPECT_EQ(found, 0U);
+  for (const char* word : {"model.", "microbatch", "stage-0.safetensors", "param."}) {
+    EXPECT_EQ(seen.find(word), std::string::npos) << word << " went over the line in plain text";
+  }
+}
+
+// The coordinator comes back when the certificates that the workers came with have run out: whoever has not renewed its
+// own is not let in any more.
+TEST_F(Joining, CertificatesAreRenewedWhileAWorkerLives) {
+  const Arguments settings{kTwoStages, "link.delay=25ms", "train.steps=60"};
+  const auto expected = local_result(settings);
+  const auto run = program_ / "run";
+  const Arguments short_lives{"--certificate-life", "3", "--listen", "127.0.0.1"};
+  Arguments arguments{"serve", "small.toml", "--run-dir", run.string()};
+  arguments.insert(arguments.end(), short_lives.begin(), short_lives.end());
+  auto serving = serve(with(arguments, settings), "");
+  const auto text = invite(run, "", {"--uses", "2"});
+  auto a = join("a", text, "", {"--listen", "127.0.0.1"});
+  wait_until_in(*serving, "a");
+  auto b = join("b", text, "", {"--listen", "127.0.0.1"});
+  ASSERT_TRUE(serving->wait_until("the first step is done", [&] { return test::metrics_lines(run) > 0; }));
+  ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);
+  for (const char* name : {"a-data", "b-data"}) {
+    std::set<std::string> seen;
+    const auto identity = fs::directory_iterator(program_ / name / "joined")->path() / "identity" / "identity.pem";
+    // A life begins anew at half of the last: the third certificate is there when the first has run out.
+    EXPECT_TRUE(serving->wait_until("it has its fourth certificate", [&] {
+      if (const auto pem = read_file(identity); pem) seen.insert(pem.value());
+      return seen.size() >= 4;
+    }));
+  }
+  serving->signal(SIGKILL);
+  EXPECT_EQ(serving->wait().exit_code, -1);
+  arguments = {"serve", "--run", run.string()};
+  arguments.insert(arguments.end(), short_lives.begin(), short_lives.end());
+  serving = serve(arguments, "");
+  ASSERT_EQ(program_.run({"resume", run.string()}).exit_code, 0);
+  for (auto* running : {a.get(), b.get(), serving.get()}) expect_ends_well(*running);
+  test::expect_same_result(run, expected);
+}
+
+TEST_F(Joining, WorksOverIPv6) {
+  const auto run = program_ / "run";
+  if (!fs::exists("/proc/net/if_inet6")) GTEST_SKIP() << "no IPv6 here";
+  auto serving = serve(with({"serve", "small.toml", "--listen", "::1", "--run-dir", run.string()}, {kTwoStages}), "");
+  const auto text = invite(run, "", {"--uses", "2"});
+  auto a = join("a", text, "", {"--listen", "::1"});
+  auto b = join("b", text, "", {"--listen", "::1"});
+  for (auto* running : {a.get(), b.get(), serving.get()}) expect_ends_well(*running);
+  EXPECT_NE(serving->err().find("dials [::1]:"), std::string::npos) << serving->err();
+}
+
+TEST_F(Joining, LeavingAndBeingThrownOutCostTheRunNothing) {
+  const Arguments settings{kTwoStages, "link.delay=15ms"};
+  const auto expected = local_result(settings);
+  const auto run = program_ / "run";
+  auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, settings), "");
+  const auto text = invite(run, "", {"--uses", "9"});
+  const Arguments local{"--listen", "127.0.0.1"};
+  auto a = join("a", text, "", local);
+  wait_until_in(*serving, "a");
+  auto b = join("b", text, "", local);
+  ASSERT_TRUE(serving->wait_until("some steps are done", [&] { return test::metrics_lines(run) >= 3; }));
+  // One leaves, as it should; another comes.
+  b->signal(SIGINT);
+  expect_ends_well(*b);
+  EXPECT_NE(b->out().find("left;"), std::string::npos) << b->out();
+  EXPECT_TRUE(says(*serving, "left: stage 1 (b-"));
+  EXPECT_EQ(serving->err().find("rollback"), std::string::npos) << serving->err();
+  auto c = join("c", text, "", local);
+  wait_until_in(*serving, "c");
+  const auto lines = test::metrics_lines(run);
+  ASSERT_TRUE(serving->wait_until("it goes on", [&] { return test::metrics_lines(run) > lines; }));
+  // One is thrown out, and may not come back.
+  const auto from = serving->err().find("takes stage 1", serving->err().rfind("assigned: c-"));
+  const auto begin = serving->err().rfind("c-", from);
+  const auto peer = serving->err().substr(begin, serving->err().find(' ', begin) - begin);
+  EXPECT_EQ(program_.run({"kick", peer, run.string()}).exit_code, 0);
+  const auto end = c->wait();
+  EXPECT_EQ(end.exit_code, 2) << end.out;
+  test::expect_one_line({end.exit_code, "", end.err.substr(end.err.rfind("thinpipe: "))}, {"removed from this run"});
+  const auto again = join("c", text, "", local)->wait();
+  EXPECT_EQ(again.exit_code, 2) << again.out;
+  EXPECT_NE(again.err.find("removed from this run"), std::string::npos) << again.err;
+  auto d = join("d", text, "", local);
+  for (auto* running : {a.get(), d.get(), serving.get()}) expect_ends_well(*running);
+  test::expect_same_result(run, expected);
+}
+
+TEST_F(Joining, RefusesInvitesThatAreWorthNothing) {
+  const auto run = program_ / "run";
+  auto serving =
+      serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, {kTwoStages}), "");
+  const auto once = invite(run, "");
+  const Arguments local{"--listen", "127.0.0.1"};
+  const auto refused = [&](const std::string& name, const std::string& text, const std::string& reason) {
+    const auto outcome = join(name, text, "", local)->wait();
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_NE(outcome.err.find(reason), std::string::npos) << outcome.err;
+  };
+  auto first = join("first", once, "", local);
+  wait_until_in(*serving, "first");
+  refused("second", once, "used");
+  refused("third", once.substr(0, once.size() / 2), "not whole");
+  refused("fourth", "no invite at all", "invite");
+  const auto revoked = invite(run, "");
+  const auto listed = program_.run({"invite", "--list", run.string()}).out;
+  const auto id = listed.substr(listed.rfind('\n', listed.size() - 2) + 1, 8);
+  EXPECT_EQ(program_.run({"invite", "--revoke", id, run.string()}).exit_code, 0);
+  refused("fifth", revoked, "revoked");
+  EXPECT_TRUE(says(*serving, "refused: Join from"));
+  // The look does not cost a use, and the machine that has enrolled may come again.
+  const auto open = invite(run, "");
+  const auto look = join("look", open, "", {"--check"})->wait();
+  EXPECT_EQ(look.exit_code, 0) << look.err;
+  EXPECT_NE(look.out.find("memory"), std::string::npos) << look.out;
+  auto second = join("second", open, "", local);
+  for (auto* running : {first.get(), second.get(), serving.get()}) expect_ends_well(*running);
+}
+
+TEST_F(Joining, MachinesOfDifferentSpeedAreGivenTheirCuts) {
+  const auto run = program_ / "run";
+  auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()},
+                            {kTwoStages, "pipeline.cuts=auto"}),
+                       "");
+  const auto text = invite(run, "", {"--uses", "2"});
+  const Arguments local{"--listen", "127.0.0.1"};
+  auto a = join("a", text, "", local);
+  auto b = join("b", text, "", local);
+  for (auto* running : {a.get(), b.get(), serving.get()}) expect_ends_well(*running);
+  EXPECT_NE(serving->err().find("placed: "), std::string::npos) << serving->err();
+  const auto config = read_file(run / "config.toml").take();
+  EXPECT_NE(config.find("cuts = ["), std::string::npos) << config;
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,246 @@
+// The doors of a run that is being served: the coordinator's port and a worker's. Whoever comes with the wrong
+// credentials, or with the right ones for something else, is turned away, and the log says why.
+#include <grpcpp/channel.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/running_program.h"
+#include "cluster/coordinator_core.h"
+#include "cluster/coordinator_line.h"
+#include "net/credential_cases.h"
+#include "net/grpc_link.h"
+#include "net/invite.h"
+#include "net/tunnel.h"
+
+namespace thinpipe {
+namespace {
+
+using test::Arguments;
+using test::Entry;
+using test::RunningProgram;
+using Json = nlohmann::json;
+
+// A run that waits for its second machine, so that nothing moves but what a test does.
+class Doors : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::kTokenises) GTEST_SKIP() << "a sanitizer's build has no tokenizer";
+    test::write_small_run(program_);
+    serving_ =
+        std::make_unique<RunningProgram>(program_, Arguments{"serve", "small.toml", "--listen", "127.0.0.1",
+                                                             "--run-dir", run_.string(), "--set", "pipeline.stages=2"});
+    ASSERT_TRUE(serving_->wait_for_output("to bring somebody in")) << serving_->err();
+    const auto place = Json::parse(read_file(run_ / "coordinator.json").take());
+    coordinator_ = place.at("address");
+    run_id_ = place.at("run");
+    invite_ = program_.run({"invite", "--uses", "5", run_.string()}).out;
+    worker_ = std::make_unique<RunningProgram>(
+        program_, Arguments{"join", invite_, "--listen", "127.0.0.1", "--name", "a"}, program_ / "a-data");
+    ASSERT_TRUE(says("assigned: a-")) << worker_->err();
+    authority_ = std::make_unique<test::SomeRun>(authority_folder(run_), run_id_);
+    const auto& log = serving_->err();
+    const auto begin = log.find("a-", log.find("joined: "));
+    peer_ = log.substr(begin, log.find(' ', begin) - begin);
+    const auto from = log.find(" from ", begin) + 6;
+    worker_address_ = log.substr(from, log.find('\n', from) - from);
+  }
+
+  bool says(const std::string& text) {
+    return serving_->wait_until(
+        "it says " + text, [&] { return serving_->err().find(text) != std::string::npos; }, test::Seconds(20));
+  }
+
+  std::shared_ptr<grpc::Channel> channel(const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    expect_name(arguments, kCoordinatorName);
+    return grpc::CreateCustomChannel(coordinator_, credentials, arguments);
+  }
+  std::unique_ptr<control::Coordinator::Stub> stub(const Identity& identity) const {
+    return control::Coordinator::NewStub(channel(tls_channel(identity)));
+  }
+  Identity member(const std::string& peer) const { return authority_->member(peer_name(peer)); }
+
+  static Entry entry_of(const grpc::Status& status) {
+    if (status.ok()) return Entry::kIn;
+    EXPECT_TRUE(status.error_code() == grpc::StatusCode::PERMISSION_DENIED ||
+                status.error_code() == grpc::StatusCode::UNAVAILABLE)
+        << status.error_code() << ": " << status.error_message();
+    return status.error_code() == grpc::StatusCode::PERMISSION_DENIED ? Entry::kNotYou : Entry::kNoConnection;
+  }
+
+  // At the coordinator's door, with something only the operator may do.
+  Entry steer(const Identity& identity) const {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    control::ControlRequest request;
+    request.set_what(control::ControlRequest::RESUME);
+    control::ControlReply reply;
+    return entry_of(stub(identity)->Control(&context, request, &reply));
+  }
+
+  // At the worker's door, as the neighbour `from`.
+  Entry knock(const Identity& identity, const std::string& from) const {
+    const auto link = dial_link(worker_address_, {run_id_, from, 0, 1}, {4, 4, 1 << 20}, std::chrono::seconds(20),
+                                tls_channel(identity), peer_name(peer_));
+    if (link.ok()) return Entry::kIn;
+    return link.error().message.find("certificate is not of the worker") != std::string::npos ? Entry::kNotYou
+                                                                                              : Entry::kNoConnection;
+  }
+
+  template <class Attempt>
+  static size_t expect_entries(const std::vector<test::CredentialCase>& cases, const Attempt& attempt) {
+    for (const auto& one : cases) EXPECT_EQ(attempt(one.identity), one.entry) << one.what;
+    return cases.size();
+  }
+
+  test::Program program_;
+  const std::filesystem::path run_ = program_ / "run";
+  std::unique_ptr<RunningProgram> serving_, worker_;
+  std::unique_ptr<test::SomeRun> authority_;
+  std::string coordinator_, run_id_, invite_, peer_, worker_address_;
+};
+
+TEST_F(Doors, LetNobodyInWithBadCredentials) {
+  size_t bad = 0, good = 0;
+  const auto at_coordinator = [&](const Identity& identity) { return steer(identity); };
+  const auto at_worker = [&](const Identity& identity) { return knock(identity, "wanted"); };
+  good += expect_entries(test::good_credentials(*authority_, kOperatorName), at_coordinator);
+  bad += expect_entries(test::bad_credentials(*authority_, kOperatorName), at_coordinator);
+  good += expect_entries(test::good_credentials(*authority_, peer_name("wanted")), at_worker);
+  bad += expect_entries(test::bad_credentials(*authority_, peer_name("wanted")), at_worker);
+  EXPECT_GE(bad, 200U);
+  EXPECT_GE(good, 20U);
+  fmt::print("{} bad credentials were refused, {} good ones let in\n", bad, good);
+  EXPECT_TRUE(says("refused: Control from ipv4:127.0.0.1:"));
+  EXPECT_TRUE(says("only the run's operator may"));
+  EXPECT_TRUE(says("turned somebody away: ipv4:127.0.0.1:"));
+  EXPECT_TRUE(says("refused: a caller without a good certificate")) << serving_->err();
+}
+
+TEST_F(Doors, OfferNothingButJoinWithoutACertificate) {
+  const auto stranger = control::Coordinator::NewStub(channel(tls_channel_without_identity(authority_->root.pem)));
+  const auto expect_denied = [](const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << status.error_message();
+    return status;
+  };
+  const auto ask = [&](auto method, auto request, auto reply) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    expect_denied(((*stranger).*method)(&context, request, &reply));
+  };
+  using Stub = control::Coordinator::Stub;
+  ask(&Stub::GetRun, control::RunRequest(), control::RunDescription());
+  ask(&Stub::GetWindows, control::WindowsRequest(), control::Windows());
+  ask(&Stub::GetStatus, control::StatusRequest(), control::RunStatus());
+  ask(&Stub::Control, control::ControlRequest(), control::ControlReply());
+  ask(&Stub::Invite, control::InviteRequest(), control::InviteReply());
+  ask(&Stub::Renew, control::RenewRequest(), control::RenewReply());
+  {
+    grpc::ClientContext context;
+    expect_denied(stranger->Attend(&context)->Finish());
+  }
+  {
+    grpc::ClientContext context;
+    expect_denied(stranger->GetFile(&context, {})->Finish());
+  }
+  {
+    grpc::ClientContext context;
+    control::FileTaken taken;
+    expect_denied(stranger->PutFile(&context, &taken)->Finish());
+  }
+  const auto tunnel = Tunnel::open(channel(tls_channel_without_identity(authority_->root.pem)), {run_id_, 0, 1, true});
+  ASSERT_FALSE(tunnel.ok());
+  EXPECT_NE(tunnel.error().message.find("without a certificate"), std::string::npos) << tunnel.error().message;
+  // In plain text not even that.
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  control::JoinReply reply;
+  const auto plain = control::Coordinator::NewStub(channel(grpc::InsecureChannelCredentials()));
+  EXPECT_FALSE(plain->Join(&context, {}, &reply).ok());
+  EXPECT_TRUE(says("without a certificate; only Join works without one"));
+}
+
+TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
+  const auto other = stub(member("other"));
+  grpc::ClientContext windows_context;
+  control::WindowsRequest windows;
+  windows.set_run(run_id_);
+  control::Windows ids;
+  EXPECT_EQ(entry_of(other->GetWindows(&windows_context, windows, &ids)), Entry::kNotYou);
+  control::FileRequest file;
+  file.set_run(run_id_);
+  file.mutable_file()->set_name("stage-0.safetensors");
+  grpc::ClientContext get_context;
+  EXPECT_EQ(entry_of(other->GetFile(&get_context, file)->Finish()), Entry::kNotYou);
+  control::FilePart part;
+  *part.mutable_file() = file.file();
+  part.set_run(run_id_);
+  grpc::ClientContext put_context;
+  control::FileTaken taken;
+  const auto writer = other->PutFile(&put_context, &taken);
+  writer->Write(part);
+  writer->WritesDone();
+  EXPECT_EQ(entry_of(writer->Finish()), Entry::kNotYou);
+  EXPECT_EQ(steer(member("other")), Entry::kNotYou);
+  const auto tunnel = Tunnel::open(channel(tls_channel(member("other"))), {run_id_, 0, 0, true});
+  EXPECT_FALSE(tunnel.ok());
+  EXPECT_TRUE(says("other does not hold the first stage"));
+  EXPECT_TRUE(says("other does not hold stage 0"));
+  // The right certificate under another's name, at both doors.
+  grpc::ClientContext context;
+  const auto stream = other->Attend(&context);
+  control::FromWorker hello;
+  hello.mutable_hello()->set_protocol(kControlProtocol);
+  hello.mutable_hello()->set_peer(peer_);
+  hello.mutable_hello()->set_incarnation("x");
+  stream->Write(hello);
+  control::ToWorker answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.refuse().reason(), fmt::format("calls itself {} with the certificate of other", peer_));
+  context.TryCancel();
+  (void)stream->Finish();
+  EXPECT_EQ(knock(member("other"), "wanted"), Entry::kNotYou);
+}
+
+TEST_F(Doors, AreShutToWhoeverWasThrownOut) {
+  EXPECT_EQ(program_.run({"kick", "b-1", run_.string()}).exit_code, 0);
+  grpc::ClientContext context, renew_context;
+  control::RunStatus status;
+  EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&context, {}, &status)), Entry::kNotYou);
+  control::RenewReply reply;
+  EXPECT_EQ(entry_of(stub(member("b-1"))->Renew(&renew_context, {}, &reply)), Entry::kNotYou);
+  EXPECT_TRUE(says("b-1 was removed from this run"));
+  // The worker has been told, too.
+  const auto link = dial_link(worker_address_, {run_id_, "b-1", 0, 1}, {4, 4, 1 << 20}, std::chrono::seconds(20),
+                              tls_channel(member("b-1")), peer_name(peer_));
+  ASSERT_FALSE(link.ok());
+  EXPECT_NE(link.error().message.find("b-1 was removed from the run"), std::string::npos) << link.error().message;
+}
+
+TEST_F(Doors, HoldUpAFloodOfStrangersAndNotTheMembers) {
+  const auto invite = parse_invite(invite_).take();
+  const auto stranger = control::Coordinator::NewStub(channel(tls_channel_without_identity(authority_->root.pem)));
+  int unknown = 0, too_many = 0;
+  for (int i = 0; i < 300; ++i) {
+    control::JoinRequest request;
+    request.set_run(run_id_);
+    request.set_token(fmt::format("a guess, number {}", i));
+    grpc::ClientContext context;
+    control::JoinReply reply;
+    const auto status = stranger->Join(&context, request, &reply);
+    EXPECT_TRUE(reply.run().config_toml().empty());
+    if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED) ++unknown;
+    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) ++too_many;
+  }
+  EXPECT_EQ(unknown + too_many, 300);
+  EXPECT_GT(too_many, 100);
+  EXPECT_EQ(steer(authority_->member(kOperatorName)), Entry::kIn);
+  EXPECT_TRUE(says("this run knows no such invite"));
+}
+
+}  // namespace
+}  // namespace thinpipe

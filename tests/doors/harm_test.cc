@@ -1,0 +1,54 @@
+// A host that sends numbers that are not finite, garbage or tensors of the wrong size: it is named, the step is skipped
+// or tried again, and the run lives.
+#include <gtest/gtest.h>
+
+#include "apps/running_program.h"
+
+namespace thinpipe {
+namespace {
+
+using test::Arguments;
+using test::RunningProgram;
+using test::Seconds;
+
+class Harm : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(Harm, IsNamedAndTheRunLives) {
+  if (!test::kTokenises) GTEST_SKIP() << "a sanitizer's build has no tokenizer";
+  const auto& [harm, named] = GetParam();
+  const test::Program program;
+  test::write_small_run(program);
+  const auto run = program / "run";
+  RunningProgram serving(program, {"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string(), "--set",
+                                   "pipeline.stages=2"});
+  ASSERT_TRUE(serving.wait_for_output("to bring somebody in")) << serving.err();
+  const auto invite = program.run({"invite", "--uses", "2", run.string()}).out;
+  RunningProgram harmful(program, {invite, harm, "4"}, program / "harm-data", {.program = THINPIPE_HARMFUL_WORKER});
+  ASSERT_TRUE(serving.wait_until("it takes the first stage", [&] {
+    harmful.look(Seconds(0));
+    return serving.err().find("assigned: harm-") != std::string::npos || !harmful.running();
+  })) << harmful.err();
+  ASSERT_TRUE(harmful.running()) << harmful.err();
+  RunningProgram honest(program, {"join", invite, "--listen", "127.0.0.1", "--name", "honest"},
+                        program / "honest-data");
+  for (auto* running : {&harmful, &honest, &serving}) {
+    const auto outcome = running->wait(Seconds(90));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  }
+  const auto& log = serving.err();
+  const auto at = log.find(named);
+  ASSERT_NE(at, std::string::npos) << log;
+  const auto line = log.substr(log.rfind('\n', at) + 1, log.find('\n', at) - log.rfind('\n', at) - 1);
+  EXPECT_NE(line.find("(harm-"), std::string::npos) << "not named in: " << line;
+  EXPECT_NE(line.find("step 5: "), std::string::npos) << line;
+  EXPECT_EQ(test::metrics_lines(run), 21);  // all steps, and the last validation
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Harm,
+                         ::testing::Values(std::tuple("nan", "sent numbers that are not finite"),
+                                           std::tuple("garbage", "refused a packet"),
+                                           std::tuple("short", "refused a packet")),
+                         [](const auto& one) { return std::string(std::get<0>(one.param)); });
+
+}  // namespace
+}  // namespace thinpipe
