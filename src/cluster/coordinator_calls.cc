@@ -219,7 +219,13 @@ grpc::Status CoordinatorService::Control(grpc::ServerContext* context, const con
     if (!is_peer_id(request->peer())) {
       return refusal(fmt::format("'{}' is no worker's name; `thinpipe status` shows them", request->peer()));
     }
+    const bool known = core_->is_member(request->peer()) || store_.has_peer(request->peer()).take();
     apply(core_->kick(request->peer(), clock_.now()));
+    reply->set_said(known ? fmt::format("{} was removed from the run", request->peer())
+                          : fmt::format("nobody called {} has taken part; the name is shut out from now on "
+                                        "(`thinpipe status` shows who is here)",
+                                        request->peer()));
+    return grpc::Status::OK;
   } else {
     apply(core_->control(request->what(), clock_.now()));
   }

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/one_line.h"
+
 namespace thinpipe {
 namespace {
 
@@ -44,9 +46,10 @@ CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now
       rules_.checkpoint_every > 0 && committed_ - std::max<int64_t>(0, manifest_step_) >= rules_.checkpoint_every;
 }
 
-void CoordinatorCore::log(Effects& out, std::string kind, std::string text) {
-  why_ = text;
-  out.push_back(LogEvent{std::move(kind), std::move(text)});
+// Part of it may be what a worker said.
+void CoordinatorCore::log(Effects& out, std::string kind, const std::string& text) {
+  why_ = one_line(text);
+  out.push_back(LogEvent{std::move(kind), why_});
 }
 
 void CoordinatorCore::send(const Member& member, control::ToWorker message, Effects& out) {
@@ -211,9 +214,9 @@ void CoordinatorCore::finish(bool failed, const std::string& reason, Effects& ou
   failed_ = failed;
   log(out, failed ? "failed" : "done", reason);
   control::ToWorker message;
-  message.mutable_stop()->set_reason(reason);
+  message.mutable_stop()->set_reason(why_);
   for (const auto& [peer, member] : members_) send(member, message, out);
-  out.push_back(Finish{failed, reason});
+  out.push_back(Finish{failed, why_});
 }
 
 void CoordinatorCore::advance(TimePoint now, Effects& out) {

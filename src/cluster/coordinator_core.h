@@ -95,6 +95,7 @@ class CoordinatorCore {
   bool done() const { return phase_ == Phase::kDone; }
   int64_t committed() const { return committed_; }
   bool has_final_loss() const { return final_loss_.has_value(); }
+  bool is_member(const std::string& peer) const { return members_.contains(peer); }
   bool is_revoked(const std::string& peer) const { return revoked_.contains(peer); }
   // The holder of a stage in the present epoch; nobody: empty.
   std::string holder(int64_t stage) const;
@@ -168,7 +169,7 @@ class CoordinatorCore {
   Member* of_session(SessionId session);
   void to_all(const control::ToWorker& message, Effects& out);
   void send(const Member& member, control::ToWorker message, Effects& out);
-  void log(Effects& out, std::string kind, std::string text);
+  void log(Effects& out, std::string kind, const std::string& text);
 
   RunRules rules_;
   Phase phase_ = Phase::kGathering;

@@ -6,8 +6,14 @@
 #include <utility>
 
 #include "cluster/coordinator_core.h"
+#include "net/invite.h"
 
 namespace thinpipe {
+namespace {
+
+constexpr size_t kMostAddresses = 16;  // of one worker
+
+}  // namespace
 
 void CoordinatorCore::refuse(SessionId session, const std::string& peer, const std::string& reason, Effects& out) {
   control::ToWorker message;
@@ -58,7 +64,11 @@ void CoordinatorCore::admit(Member& member, SessionId session, const control::He
   }
   member.peer = hello.peer();
   member.incarnation = hello.incarnation();
-  member.addresses.assign(hello.data_addresses().begin(), hello.data_addresses().end());
+  member.addresses.clear();
+  for (const auto& address : hello.data_addresses()) {
+    const bool good = member.addresses.size() < kMostAddresses && check_address(address).ok();
+    if (good) member.addresses.push_back(address);
+  }
   member.machine = hello.machine();
   member.session = session;
   member.heard = now;

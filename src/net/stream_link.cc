@@ -63,13 +63,6 @@ size_t max_held_bytes(size_t max_message_bytes) {
   return (size_t{32} << 20) + 8 * static_cast<size_t>(max_buffer_bytes(max_message_bytes));
 }
 
-std::string one_line(std::string_view text) {
-  std::string line(text.substr(0, kMaxReasonBytes));
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
-  return line;
-}
-
 grpc::ByteBuffer last_word(std::string_view reason) {
   const auto text = one_line(reason);
   const grpc::Slice slices[] = {kind_slice(kLastWord), grpc::Slice(text.data(), text.size())};

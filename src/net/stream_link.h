@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/one_line.h"
 #include "net/link.h"
 
 namespace thinpipe {
@@ -33,7 +34,7 @@ inline constexpr char kEpochKey[] = "thinpipe-epoch";
 inline constexpr char kAcceptedKey[] = "thinpipe-accepted";
 
 // Why an end closed is cut to so many bytes.
-inline constexpr size_t kMaxReasonBytes = 1000;
+inline constexpr size_t kMaxReasonBytes = kMaxLineBytes;
 // Both ends ask each other so often whether they are still there, and wait so long for the answer.
 inline constexpr int kKeepaliveMs = 10'000;
 
@@ -43,9 +44,6 @@ int max_buffer_bytes(size_t max_message_bytes);
 // What gRPC may hold of what has arrived, all links of a server or the one of a dialler together. gRPC 1.51 compares a
 // message with max_buffer_bytes() only when it has all of it; this is what ends a stream with a huge one before.
 size_t max_held_bytes(size_t max_message_bytes);
-
-// What a peer says ends up in logs and on terminals: one line of at most kMaxReasonBytes.
-std::string one_line(std::string_view text);
 
 // The buffer of a last word.
 grpc::ByteBuffer last_word(std::string_view reason);

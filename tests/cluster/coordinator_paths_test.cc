@@ -182,6 +182,24 @@ TEST(Roster, InAnOpenRunOneThatFailsForGoodLosesItsPlaceAndTheRunLives) {
   EXPECT_FALSE(cluster.finished()->failed);
 }
 
+TEST(Roster, WhatAWorkerSaysStaysOneLineAndItsAddressesAreAddresses) {
+  Pair cluster(false, false);
+  cluster.run_to(1);
+  cluster.worker("second").say_trouble("a line\n\x1b[2Jand another" + std::string(5000, 'x'));
+  cluster.pump_until([&] { return cluster.status().phase() == "gathering"; });
+  const auto event = cluster.events("aborted").back();
+  EXPECT_TRUE(has(event, "a line  [2Jand another"));
+  EXPECT_LE(event.size(), 1000u);
+  auto hello = FakeCluster::hello_of(cluster.worker("first"));
+  hello.mutable_hello()->clear_data_addresses();
+  for (const char* address : {"nonsense", "10.0.0.1:7000", "10.0.0.1", "[::1]:70", "\n:1"}) {
+    hello.mutable_hello()->add_data_addresses(address);
+  }
+  cluster.say(cluster.worker("first"), hello);
+  EXPECT_TRUE(has(cluster.events("joined").back(), "from 10.0.0.1:7000"));
+  EXPECT_EQ(cluster.status().members(0).address(), "10.0.0.1:7000");
+}
+
 // ---- who was it? ----
 
 TEST(Roster, NamesTheStageWhoseNumbersWereNotFinite) {

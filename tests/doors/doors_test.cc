@@ -207,7 +207,9 @@ TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
 }
 
 TEST_F(Doors, AreShutToWhoeverWasThrownOut) {
-  EXPECT_EQ(program_.run({"kick", "b-1", run_.string()}).exit_code, 0);
+  const auto kicked = program_.run({"kick", "b-1", run_.string()});
+  EXPECT_EQ(kicked.exit_code, 0);
+  EXPECT_NE(kicked.out.find("nobody called b-1 has taken part"), std::string::npos) << kicked.out;
   grpc::ClientContext context, renew_context;
   control::RunStatus status;
   EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&context, {}, &status)), Entry::kNotYou);
