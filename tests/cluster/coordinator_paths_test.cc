@@ -52,6 +52,19 @@ TEST(Paths, EveryPairOfOpenAndHiddenNeighboursHasAWay) {
   }
 }
 
+TEST(Paths, TheWayUpIsWaitedForWhenTheWayDownIsKnown) {
+  PathBook book;
+  std::vector<PathProbe> probes;
+  const TimePoint now{};
+  EXPECT_FALSE(book.choose("lower", "upper", now, probes));
+  EXPECT_EQ(probes.size(), 2u);
+  book.answer("upper", "lower", "lower:1", {});
+  EXPECT_FALSE(book.choose("lower", "upper", now, probes)) << "the answer from below may still come";
+  book.answer("lower", "upper", "upper:1", {});
+  EXPECT_EQ(book.choose("lower", "upper", now, probes)->way, PathWay::kForward);
+  EXPECT_EQ(probes.size(), 2u) << "asked once";
+}
+
 TEST(Paths, AProbeWithoutAnswerIsNotWaitedForForLong) {
   FakeCluster cluster(small_rules());
   cluster.add("first");
