@@ -46,8 +46,10 @@ void serve(const ServeArguments& arguments) {
     }
     folder = find_run(arguments.run).take();
   } else {
-    const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides)
-                                                 : load_config(arguments.config, arguments.overrides);
+    // Between machines there are real lines: none is emulated unless somebody asks for it.
+    const std::vector<std::string> defaults{"link.rate=unlimited"};
+    const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides, defaults)
+                                                 : load_config(arguments.config, arguments.overrides, defaults);
     check_pack(config);
     folder = create_run_folder(arguments.run_dir, config).take();
     fmt::print("run: {}\n", folder.string());

@@ -43,7 +43,8 @@ struct RunRules {
   int64_t basis_update_every = 0;  // 0: the basis never moves
   // 1f1b only (else microbatches = 0): what the warm-up is computed from.
   int64_t microbatches = 0;
-  double hop_s = 0;  // delay and transfer of one message, the slowest cut's
+  double hop_s = 0;          // delay and transfer of one message on the emulated line, the slowest cut's
+  uint64_t packet_bytes = 0;  // of one message, the largest; for the transfer on a line that was measured
   // The line of metrics.jsonl for a step, given its reports in stage order; and of timing.jsonl.
   using LineOf = std::function<std::string(const CommitRow&, const std::vector<control::Ready>&)>;
   LineOf metrics_line, timing_line;
@@ -164,6 +165,7 @@ class CoordinatorCore {
   bool evaluation_due() const;
   int64_t skipped_in_a_row() const;
   std::vector<int64_t> warmup() const;
+  double measured_hop_s() const;
 
   std::vector<Member*> by_stage();  // empty when a stage has nobody connected
   Member* of_session(SessionId session);

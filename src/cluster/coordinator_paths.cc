@@ -122,6 +122,21 @@ std::string CoordinatorCore::describe_path(size_t boundary) const {
   return text;
 }
 
+// What the slowest path takes for one message, one way. Workers measured it, so it may be any number; too much costs
+// memory and no more, and a loopback's fraction of a millisecond is not worth a microbatch.
+double CoordinatorCore::measured_hop_s() const {
+  constexpr double kWorthCovering_s = 1e-3, kLongest_s = 10;
+  double slowest = 0;
+  for (const auto& path : paths_) {
+    if (!path.facts) continue;
+    const double rate = std::min(path.facts->up_bits_per_s(), path.facts->down_bits_per_s());
+    const double transfer_s = rate > 0 ? 8.0 * static_cast<double>(rules_.packet_bytes) / rate : 0;
+    const double hop_s = path.facts->round_trip_s() / 2 + transfer_s;
+    if (std::isfinite(hop_s)) slowest = std::max(slowest, hop_s);
+  }
+  return slowest < kWorthCovering_s ? 0 : std::min(slowest, kLongest_s);
+}
+
 Status CoordinatorCore::may_tunnel(const std::string& peer, int64_t boundary, uint64_t epoch, bool dials) const {
   if (epoch != epoch_) return Error{fmt::format("a tunnel of epoch {}; the run is at epoch {}", epoch, epoch_)};
   if (boundary < 0 || static_cast<size_t>(boundary) >= paths_.size()) {

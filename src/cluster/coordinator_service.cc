@@ -18,6 +18,7 @@
 #include "pipeline/metrics.h"
 #include "pipeline/stage_worker.h"
 #include "plan/placement.h"
+#include "plan/stage_shape.h"
 
 namespace thinpipe {
 namespace {
@@ -99,6 +100,7 @@ RunRules CoordinatorService::make_rules() const {
   if (config.pipeline.schedule == ScheduleKind::k1f1b) {
     rules.microbatches = train.microbatches;
     rules.hop_s = hop_seconds(config, identity_.vocab);
+    rules.packet_bytes = std::max(forward_message_bytes(config, identity_.vocab), backward_message_bytes(config));
   }
   rules.metrics_line = [this](const CommitRow& row, const std::vector<control::Ready>& reports) {
     return metrics_line(identity_.config, {row.step, row.loss, std::sqrt(row.squared_norm), row.apply},

@@ -108,7 +108,7 @@ std::vector<int64_t> CoordinatorCore::warmup() const {
   if (rules_.microbatches == 0) return {};
   // Before the first measurement only the ratio matters, and no time under way is known to be worth covering.
   const double compute_s = microbatch_s_ > 0 ? microbatch_s_ : 1.0;
-  const double hop_s = microbatch_s_ > 0 ? rules_.hop_s : 0.0;
+  const double hop_s = microbatch_s_ > 0 ? std::max(rules_.hop_s, measured_hop_s()) : 0.0;
   return covering_warmup(rules_.stages, rules_.microbatches, {compute_s / 3, compute_s * 2 / 3, hop_s, 0.0}, 0);
 }
 

@@ -242,21 +242,24 @@ class Reader {
 
 }  // namespace
 
-RunConfig parse_config(std::string_view text, std::string_view source_name, std::span<const std::string> overrides) {
+RunConfig parse_config(std::string_view text, std::string_view source_name, std::span<const std::string> overrides,
+                       std::span<const std::string> defaults) {
   Reader reader(source_name);
+  for (const std::string& default_text : defaults) reader.read_override(default_text);
   reader.read_file_text(text);
   for (const std::string& override_text : overrides) reader.read_override(override_text);
   return reader.finish();
 }
 
-RunConfig load_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
+RunConfig load_config(const std::filesystem::path& path, std::span<const std::string> overrides,
+                      std::span<const std::string> defaults) {
   std::error_code code;
   const uintmax_t size = std::filesystem::file_size(path, code);
   if (!code && size > kMaxConfigBytes) {
     throw UserError(fmt::format("{} has {}: a config file has at most {}", path.string(), format_size(size),
                                 format_size(kMaxConfigBytes)));
   }
-  return parse_config(read_file(path).take(), path.string(), overrides);
+  return parse_config(read_file(path).take(), path.string(), overrides, defaults);
 }
 
 }  // namespace thinpipe

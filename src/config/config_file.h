@@ -13,11 +13,12 @@ namespace thinpipe {
 
 // Overrides are "section.key=value", later ones win, all win over the file. The value is TOML ("[1, 3]", "0.1"); what
 // is not, or is not the text a text key needs, is taken as text as it stands ("data.corpus=my file.txt"). The result is
-// validated.
-RunConfig load_config(const std::filesystem::path& path, std::span<const std::string> overrides = {});
+// validated. `defaults`, written as overrides are, stand where the file says nothing.
+RunConfig load_config(const std::filesystem::path& path, std::span<const std::string> overrides = {},
+                      std::span<const std::string> defaults = {});
 // The same for text that is already here; source_name stands for the file in messages.
 RunConfig parse_config(std::string_view text, std::string_view source_name,
-                       std::span<const std::string> overrides = {});
+                       std::span<const std::string> overrides = {}, std::span<const std::string> defaults = {});
 
 // Every key with its value. Reading it back gives an equal config, to the last bit; the config must be valid.
 std::string to_toml(const RunConfig& config);

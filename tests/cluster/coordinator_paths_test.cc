@@ -111,6 +111,32 @@ TEST(Paths, AWayThatWasThereAndFailsIsLookedForAnew) {
   EXPECT_EQ(cluster.lower_way(), Way::TUNNEL_DIAL);
 }
 
+// Compute of 10 ms a microbatch; a round trip of 40 ms and a rate at which a message takes 5 ms: 25 ms one way.
+TEST(Paths, TheWarmUpCoversTheLineThatWasMeasured) {
+  for (const bool slow_line : {false, true}) {
+    auto rules = small_rules();
+    rules.microbatches = 16;
+    rules.packet_bytes = 62'500;
+    FakeCluster cluster(rules);
+    if (slow_line) {
+      cluster.facts.set_round_trip_s(0.040);
+      cluster.facts.set_up_bits_per_s(100e6);
+      cluster.facts.set_down_bits_per_s(1e9);
+    }
+    cluster.compute_s = 0.010 * 16;
+    cluster.add("first");
+    cluster.add("second");
+    cluster.run_to(3);
+    std::vector<control::RunStep> steps;
+    for (const auto& sent : cluster.all<SendTo>()) {
+      if (sent.message.has_run_step()) steps.push_back(sent.message.run_step());
+    }
+    EXPECT_EQ(steps.front().warmup(0), 1) << "nothing is measured before the first step";
+    EXPECT_EQ(steps.back().warmup(0), slow_line ? 1 + 5 : 1);
+    EXPECT_EQ(steps.back().warmup(1), 0);
+  }
+}
+
 TEST(Paths, OnlyTheTwoNeighboursMayTunnelAndOnlyWhereTheLinkIsRelayed) {
   Pair relayed(true, true), direct(false, false);
   const auto epoch = relayed.store.epoch;

@@ -82,6 +82,7 @@ struct FakeWorker {
   bool behind_nat = false;     // nobody can dial it
   bool silent_to_probes = false;
   double block_s = 0;
+  double compute_s = 0;
   // What it holds.
   uint64_t epoch = 0, latest_epoch = 0;
   std::optional<control::Holding> holding;
@@ -110,6 +111,7 @@ struct FakeWorker {
     message.mutable_ready()->set_squared_norm(squared_norm);
     message.mutable_ready()->set_loss_sum(loss_sum);
     message.mutable_ready()->set_basis_hash(basis_hash);
+    message.mutable_ready()->set_forward_s(compute_s);
     return message;
   }
 };
@@ -314,6 +316,8 @@ class FakeCluster {
   std::deque<ArrivedFile> uploads;
   bool hold_uploads = false;
   bool manifest_fails = false;
+  control::PathFacts facts;  // what every probe measures
+  double compute_s = 0;      // that every stage reports for a step
   std::vector<Effect> history;
 
  private:
@@ -403,6 +407,7 @@ class FakeCluster {
       control::FromWorker answer;
       answer.mutable_probed()->set_incarnation(probe.incarnation());
       if (!worker(probe.peer()).behind_nat) answer.mutable_probed()->set_address(probe.addresses(0));
+      *answer.mutable_probed()->mutable_facts() = facts;
       apply(core_->message(session, answer, now));
     }
   }
@@ -475,6 +480,7 @@ class FakeCluster {
     EXPECT_EQ(worker.history, committed_history(step.step()));
     ++worker.steps_run;
     worker.computing = step;
+    worker.compute_s = compute_s;
     if (!worker.slow) worker.finish_step();
   }
 

@@ -336,5 +336,14 @@ TEST(ConfigFile, LoadRefusesAFileFarTooLargeForAConfig) {
   std::filesystem::remove(path);
 }
 
+TEST(ConfigFile, DefaultsStandWhereTheFileSaysNothing) {
+  const std::vector<std::string> defaults{"link.rate=unlimited", "model.d=64"};
+  EXPECT_EQ(parse_config("", "x", {}, defaults).link.rate, "unlimited");
+  EXPECT_EQ(parse_config("[link]\nrate = \"5mbit\"", "x", {}, defaults).link.rate, "5mbit");
+  const std::vector<std::string> overrides{"link.rate=7mbit"};
+  EXPECT_EQ(parse_config("[link]\nrate = \"5mbit\"", "x", overrides, defaults).link.rate, "7mbit");
+  EXPECT_EQ(parse_config("", "x", {}, defaults).model.d, 64);
+}
+
 }  // namespace
 }  // namespace thinpipe
