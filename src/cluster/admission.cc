@@ -13,6 +13,7 @@ namespace {
 
 // One who joins looks four times and enrols; several machines may share one address.
 constexpr JoinLimits kJoinLimits{.burst = 300, .per_minute = 600, .address_burst = 60, .address_per_minute = 120};
+constexpr size_t kMostInviteAddresses = 8;
 constexpr size_t kMaxNoteBytes = 200;
 constexpr int64_t kMaxUses = 100'000;
 constexpr int64_t kMaxLife_s = 10LL * 365 * 24 * 3600;
@@ -147,6 +148,9 @@ Result<control::InviteReply> Admission::create(const control::InviteRequest& req
   if (request.lifetime_s() < 1 || request.lifetime_s() > kMaxLife_s || request.note().size() > kMaxNoteBytes) {
     return Error{"an invite lives from a second to ten years, and its note has at most 200 bytes"};
   }
+  // A machine may have more addresses than an invite has room for; those that were announced come first.
+  auto named = addresses;
+  named.resize(std::min(named.size(), kMostInviteAddresses));
   const auto token = new_token();
   InviteRecord record;
   record.id = random_hex(4);
@@ -157,7 +161,7 @@ Result<control::InviteReply> Admission::create(const control::InviteRequest& req
   if (auto status = store_.put_invite(record); !status) return status.error();
   control::InviteReply reply;
   reply.set_id(record.id);
-  reply.set_text(to_text(Invite{run_, addresses, authority_.certificate_pem(), token}));
+  reply.set_text(to_text(Invite{run_, named, authority_.certificate_pem(), token}));
   return reply;
 }
 

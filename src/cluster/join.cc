@@ -25,12 +25,16 @@ constexpr auto kConnectPatience = std::chrono::seconds(5);
 constexpr auto kCallPatience = std::chrono::seconds(30);
 constexpr uint32_t kMeasureBytes = 128 << 10;
 
+// With the key that an earlier enrolment asked with, if there was one: its machine needs no further use of the invite.
 control::JoinRequest request_for(const Invite& invite) {
   control::JoinRequest request;
   request.set_protocol(kControlProtocol);
   request.set_build(build_name());
   request.set_run(invite.run);
   request.set_token(invite.token);
+  if (const auto asked = read_file(join_folder(invite.run) / "identity" / "request.pem"); asked) {
+    request.set_certificate_request(asked.value());
+  }
   return request;
 }
 
@@ -154,7 +158,12 @@ JoinChecks check_machine_alone(const RunConfig& config, int64_t vocab, const std
   return check_stage(config, vocab, 0, folder, {});
 }
 
-std::filesystem::path join_folder(const std::string& run) { return data_dir() / "joined" / run; }
+std::filesystem::path join_folder(const std::string& run) {
+  // It comes from an invite, and becomes a path.
+  const bool plain = !run.empty() && run.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!plain) throw UserError("this invite names a run in a way that no thinpipe does; ask for another one");
+  return data_dir() / "joined" / run;
+}
 
 std::optional<CoordinatorAccess> earlier_access(const Invite& invite, WallTime now) {
   const auto folder = join_folder(invite.run) / "identity";

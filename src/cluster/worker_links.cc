@@ -74,8 +74,10 @@ Status WorkerLinks::let_in(const LinkHello& hello, const LinkCaller& caller) {
   if (!is_peer_id(hello.from_peer) || caller.names != std::vector{peer_name(hello.from_peer)}) {
     return refuse("the certificate is not of the worker that it says it is");
   }
-  const std::lock_guard lock(mutex_);
-  if (revoked_.contains(hello.from_peer)) return refuse(fmt::format("{} was removed from the run", hello.from_peer));
+  std::unique_lock lock(mutex_);
+  const bool revoked = revoked_.contains(hello.from_peer);
+  lock.unlock();  // to refuse is to tell the coordinator, which may take the network's time
+  if (revoked) return refuse(fmt::format("{} was removed from the run", hello.from_peer));
   return {};
 }
 
