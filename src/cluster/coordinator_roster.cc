@@ -80,6 +80,7 @@ void CoordinatorCore::admit(Member& member, SessionId session, const control::He
   log(out, "joined",
       fmt::format("{} {} from {}", hello.peer(), same_process ? "is back" : "joined",
                   member.addresses.empty() ? "a place that cannot be dialled" : member.addresses.front()));
+  if (hello.leaving()) member.leaving = true;
   if (phase_ != Phase::kGathering && member.stage >= 0) {
     abort(fmt::format("{} connected anew", stage_and_peer(member.stage, member.peer)), out);
   }

@@ -146,6 +146,7 @@ class Worker {
     hello.set_incarnation(incarnation_);
     for (const auto& address : links_.addresses()) hello.add_data_addresses(address);
     *hello.mutable_machine() = options_.machine;
+    hello.set_leaving(options_.leave.stop_requested());
     if (holding_) *hello.mutable_holding() = *holding_;
     return hello;
   }

@@ -187,6 +187,19 @@ TEST(Roster, WhoLeavesWithoutAReplacementLeavesTheRunWaitingNotBroken) {
   EXPECT_FALSE(cluster.finished()->failed);
 }
 
+TEST(Roster, AWishToLeaveIsHeardOnTheNextConnectionToo) {
+  Pair cluster(false, false);
+  cluster.run_to(2);
+  auto& second = cluster.worker("second");
+  cluster.disconnect(second);
+  second.leaving = true;
+  cluster.connect(second);
+  cluster.pump();
+  EXPECT_TRUE(second.stopped);
+  EXPECT_EQ(cluster.status().phase(), "gathering");
+  EXPECT_EQ(cluster.store.manifest_step, static_cast<int64_t>(cluster.store.rows.size()));
+}
+
 TEST(Roster, WhoIsKickedIsToldIsForgottenAndStaysOut) {
   Pair cluster(false, false);
   cluster.run_to(1);

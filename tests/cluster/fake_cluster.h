@@ -81,6 +81,7 @@ struct FakeWorker {
   bool forming_fails = false;  // cannot fetch its file, or cannot reach its neighbour
   bool behind_nat = false;     // nobody can dial it
   bool silent_to_probes = false;
+  bool leaving = false;
   double block_s = 0;
   double compute_s = 0;
   // What it holds.
@@ -180,6 +181,7 @@ class FakeCluster {
     hello.set_incarnation(worker.incarnation);
     hello.add_data_addresses(worker.peer + ":1");
     hello.mutable_machine()->set_block_s(worker.block_s);
+    hello.set_leaving(worker.leaving);
     if (worker.holding) *hello.mutable_holding() = *worker.holding;
     return message;
   }

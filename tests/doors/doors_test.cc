@@ -10,6 +10,7 @@
 #include "apps/running_program.h"
 #include "cluster/coordinator_core.h"
 #include "cluster/coordinator_line.h"
+#include "cluster/join.h"
 #include "net/credential_cases.h"
 #include "net/grpc_link.h"
 #include "net/invite.h"
@@ -103,6 +104,12 @@ class Doors : public ::testing::Test {
   std::unique_ptr<test::SomeRun> authority_;
   std::string coordinator_, run_id_, invite_, peer_, worker_address_;
 };
+
+TEST(JoinFolder, IsNeverOutsideTheDataDirectory) {
+  EXPECT_EQ(join_folder("0123abcd").filename(), "0123abcd");
+  for (const char* run : {"", "..", "../x", "a/b", "/etc", "x y", "ABC"})
+    EXPECT_THROW(join_folder(run), UserError) << run;
+}
 
 TEST_F(Doors, LetNobodyInWithBadCredentials) {
   size_t bad = 0, good = 0;
