@@ -1,0 +1,42 @@
+// A plain LLaMA as other programs know it: its sizes, the names and shapes of its tensors (Hugging Face's, matrices
+// (out, in)), and its values, one tensor at a time. What is written to a Hugging Face folder or a GGUF file comes from
+// here, and what is read from such a folder becomes this. No tensor library is needed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace thinpipe {
+
+struct LlamaShape {
+  int64_t vocab = 0;      // V
+  int64_t d = 0;          // hidden_size
+  int64_t blocks = 0;     // L
+  int64_t heads = 0;      // divides d; heads are d / heads wide, an even number
+  int64_t kv_heads = 0;   // divides heads
+  int64_t mlp_width = 0;  // intermediate_size
+  int64_t context = 0;    // longest sequence it was trained on: max_position_embeddings
+  double rope_base = 10000.0;
+  double norm_eps = 1e-5;
+
+  int64_t head_dim() const { return d / heads; }
+  bool operator==(const LlamaShape&) const = default;
+};
+
+struct LlamaTensor {
+  std::string name;            // "model.layers.3.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // (out, in), or (d) of a norm
+};
+
+// Every tensor of LlamaForCausalLM with an untied head, in the order of the model: embedding, blocks, norm, head.
+std::vector<LlamaTensor> llama_tensors(const LlamaShape& shape);
+
+// A tensor's values, row-major, by its name in llama_tensors(). Called once per tensor, so that only one need be in
+// memory.
+using LlamaValues = std::function<Result<std::vector<float>>(const std::string& name)>;
+
+}  // namespace thinpipe
