@@ -4,9 +4,9 @@
 
 namespace thinpipe {
 
-at::Tensor sinusoids(int64_t positions, int64_t d, const at::TensorOptions& options) {
-  const auto table = make_rope_table(positions, d, 10000.0, options);
-  return at::cat({table.sin, table.cos}, 1);
+at::Tensor sinusoids(int64_t first, int64_t count, int64_t d, const at::TensorOptions& options) {
+  const auto table = make_rope_table(first + count, d, 10000.0, options);
+  return at::cat({table.sin, table.cos}, 1).narrow(0, first, count);
 }
 
 at::Tensor AnchorRows::per_row() const {
@@ -23,14 +23,14 @@ AnchorTable::AnchorTable(const ModelConfig& config, const std::string& name, std
   }
 }
 
-AnchorRows AnchorTable::rows(const at::Tensor& inputs, int64_t length, const at::Tensor& u) const {
+AnchorRows AnchorTable::rows(const at::Tensor& inputs, int64_t length, const at::Tensor& u, int64_t first) const {
   AnchorRows rows;
   rows.tokens = index_tokens(inputs);
   rows.e = table_ != nullptr ? table_->value.index_select(0, rows.tokens.unique) : fixed_->rows(rows.tokens.unique);
   rows.coordinates = rows.e.mm(u).index_select(0, rows.tokens.inverse);
   rows.squared = rows.e.square().sum(1).index_select(0, rows.tokens.inverse);
   if (config_.positions == Positions::kSinusoidal) {
-    rows.positions = sinusoids(length, config_.d, rows.e.options());
+    rows.positions = sinusoids(first, length, config_.d, rows.e.options());
     rows.coordinates.view({-1, length, u.size(1)}).add_(rows.positions.mm(u));
     // ||t + p||^2 by parts; the cross term is the only d-wide work per row, once per microbatch.
     const auto cross =

@@ -40,8 +40,8 @@ class AnchorTable {
   AnchorTable(const ModelConfig& config, const std::string& name, std::shared_ptr<const FixedTable> fixed,
               ParameterSet& parameters);
 
-  // inputs: (BT) ids; length: T; u: (d, k)
-  AnchorRows rows(const at::Tensor& inputs, int64_t length, const at::Tensor& u) const;
+  // inputs: (BT) ids; length: T; u: (d, k); first: the position of a sequence's first token
+  AnchorRows rows(const at::Tensor& inputs, int64_t length, const at::Tensor& u, int64_t first = 0) const;
   // Adds what the group's reads left in `rows` to the trainable table's gradient; nothing for a fixed one.
   void backward(const AnchorRows& rows, const at::Tensor& u);
 
@@ -51,7 +51,7 @@ class AnchorTable {
   Parameter* table_ = nullptr;  // (V, d), trainable only
 };
 
-// (T, d): sin and cos of the position at d/2 frequencies, halves side by side.
-at::Tensor sinusoids(int64_t positions, int64_t d, const at::TensorOptions& options);
+// (count, d): sin and cos of the positions from `first` on, at d/2 frequencies, halves side by side.
+at::Tensor sinusoids(int64_t first, int64_t count, int64_t d, const at::TensorOptions& options);
 
 }  // namespace thinpipe

@@ -51,7 +51,8 @@ void rotate(const at::Tensor& qkv, const BlockContext& context, bool inverse) {
 
 }  // namespace
 
-Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters) : norm_eps_(config.norm_eps) {
+Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters)
+    : index_(index), norm_eps_(config.norm_eps) {
   const bool subspace = index < config.first_dense_block();
   const int64_t q = config.heads * config.head_dim(), kv = config.kv_heads * config.head_dim();
   // Without a dense tail the tap is the last block's input, where the tracker needs dL/dx itself (METHOD 3).
@@ -91,18 +92,33 @@ void Block::normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape
   denormalise(d_qkv.narrow(1, shape.query_width(), shape.kv_width()), *k_gain_, pass.k_norm);
 }
 
-at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
-  BlockPass discarded;
-  BlockPass& kept = pass != nullptr ? *pass : discarded;
+void Block::read_qkv(const at::Tensor& stream, const BlockContext& context, BlockPass& kept) const {
   kept.qkv = attention_reader_->forward(stream, context, kept.attention_read);
   normalise_qk(kept.qkv, context.shape, kept);
   rotate(kept.qkv, context, /*inverse=*/false);
   kept.qkv = context.products.operand(kept.qkv);  // q, k and v are operands too; the probabilities stay as they are
-  kept.attended = ops::attention(kept.qkv, context.shape);
-  const auto middle = context.products.multiply_add(stream, kept.attended.output, wp1_->value);
+}
+
+at::Tensor Block::write(const at::Tensor& stream, const at::Tensor& attended, const BlockContext& context,
+                        BlockPass& kept) const {
+  const auto middle = context.products.multiply_add(stream, attended, wp1_->value);
   kept.gate_up = mlp_reader_->forward(middle, context, kept.mlp_read);
   kept.hidden = ops::swiglu(kept.gate_up);
   return context.products.multiply_add(middle, kept.hidden, wp2_->value);
+}
+
+at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
+  BlockPass discarded;
+  BlockPass& kept = pass != nullptr ? *pass : discarded;
+  read_qkv(stream, context, kept);
+  kept.attended = ops::attention(kept.qkv, context.shape);
+  return write(stream, kept.attended.output, context, kept);
+}
+
+at::Tensor Block::extend(const at::Tensor& stream, const BlockContext& context, KvCache& cache) const {
+  BlockPass discarded;
+  read_qkv(stream, context, discarded);
+  return write(stream, cache.attend(index_, discarded.qkv, context.shape), context, discarded);
 }
 
 at::Tensor Block::write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,

@@ -11,6 +11,7 @@
 
 #include "config/run_config.h"
 #include "model/kernels/ops.h"
+#include "model/kv_cache.h"
 #include "model/parameter.h"
 #include "model/reader.h"
 
@@ -43,15 +44,25 @@ class Block {
   // are gradients of x, d wide, though the stream is c.
   at::Tensor backward(at::Tensor grad, const BlockContext& context, const BlockPass& pass);
 
+  // The same forward pass for the tokens that follow those in the cache, whose keys and values join it. context.shape
+  // is of one sequence, context.rope of those tokens' positions.
+  at::Tensor extend(const at::Tensor& stream, const BlockContext& context, KvCache& cache) const;
+
   bool wide_gradient() const { return wide_gradient_; }
 
  private:
+  // Up to attention: kept.qkv.
+  void read_qkv(const at::Tensor& stream, const BlockContext& context, BlockPass& kept) const;
+  // From attention on.
+  at::Tensor write(const at::Tensor& stream, const at::Tensor& attended, const BlockContext& context,
+                   BlockPass& kept) const;
   void normalise_qk(at::Tensor& qkv, const AttentionShape& shape, BlockPass& pass) const;
   void normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape, const BlockPass& pass);
   // dL/d(hidden) of stream += hidden W, adding W's gradient.
   at::Tensor write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,
                             const BlockContext& context);
 
+  int64_t index_;
   double norm_eps_;
   bool wide_gradient_;
   std::unique_ptr<StreamReader> attention_reader_;

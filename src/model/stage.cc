@@ -64,15 +64,18 @@ BlockContext Stage::context_at(const BlockContext& context, int64_t index, std::
   return own;
 }
 
-at::Tensor Stage::enter(const TokenBatch& batch, const at::Tensor& input) const {
-  TP_CHECK(input.defined() != range_.has_embedding(), "only the first stage has no input");
-  if (!range_.has_embedding()) return input;
-  auto stream = embedding_->value.index_select(0, batch.inputs());
+at::Tensor Stage::embed(const at::Tensor& ids, int64_t length, int64_t first) const {
+  auto stream = embedding_->value.index_select(0, ids);
   // In coordinates a position's sinusoids are part of the anchor.
   if (config_.positions == Positions::kSinusoidal && !subspace_) {
-    stream.view({batch.sequences(), batch.length(), config_.d}).add_(sinusoids(batch.length(), config_.d, options()));
+    stream.view({-1, length, config_.d}).add_(sinusoids(first, length, config_.d, options()));
   }
   return stream;
+}
+
+at::Tensor Stage::enter(const TokenBatch& batch, const at::Tensor& input) const {
+  TP_CHECK(input.defined() != range_.has_embedding(), "only the first stage has no input");
+  return range_.has_embedding() ? embed(batch.inputs(), batch.length(), 0) : input;
 }
 
 at::Tensor Stage::run_blocks(at::Tensor stream, const BlockContext& context, StagePass& pass, bool keep) const {
@@ -111,6 +114,36 @@ StagePass Stage::evaluate(TokenBatch batch, const at::Tensor& input) const {
   }
   pass.anchors.clear();
   return pass;
+}
+
+at::Tensor Stage::extend(const at::Tensor& ids, KvCache& cache) const {
+  TP_CHECK(range_.has_embedding() && range_.has_head(), "a stage that is a part of a model cannot generate");
+  const int64_t rows = ids.size(0);
+  TP_CHECK(rows > 0 && rows <= cache.capacity() - cache.length(), "{} tokens for a cache with room for {}", rows,
+           cache.capacity() - cache.length());
+  const auto rope = cache.rope(rows);
+  BlockContext context{
+      {1, rows, config_.heads, config_.kv_heads, config_.head_dim()}, rope ? &*rope : nullptr, products_};
+  std::vector<AnchorRows> anchors;
+  if (subspace_) {
+    context.u = &subspace_->u();
+    context.form = config_.subspace.input;
+    anchors = subspace_->anchor_rows(ids, rows, cache.length());
+  }
+  auto stream = embed(ids, rows, cache.length());
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const auto own = context_at(context, static_cast<int64_t>(i), anchors);
+    if (lifts_before(static_cast<int64_t>(i))) stream = subspace_->lift(stream, *own.anchors);
+    stream = blocks_[i].extend(stream, own, cache);
+  }
+  if (lifts_before(range_.total)) stream = subspace_->lift(stream, anchors.back());
+  cache.grow(rows);
+  return stream;
+}
+
+at::Tensor Stage::logits(const at::Tensor& x) const {
+  TP_CHECK(head_, "only the last stage has a head");
+  return head_->logits(x, products_);
 }
 
 at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {

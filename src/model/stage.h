@@ -12,6 +12,7 @@
 #include "config/run_config.h"
 #include "model/block.h"
 #include "model/head.h"
+#include "model/kv_cache.h"
 #include "model/parameter.h"
 #include "model/subspace_side.h"
 
@@ -60,6 +61,12 @@ class Stage {
   // undefined at the first stage. Consumes both.
   at::Tensor backward(StagePass pass, at::Tensor grad);
 
+  // Generation, by a stage that holds the whole model: reads the tokens that follow those in the cache, which must have
+  // room for them, and gives x behind the last block for each.     ids: (n) int64 -> (n, d)
+  at::Tensor extend(const at::Tensor& ids, KvCache& cache) const;
+  // What the head makes of such rows: (n, V).
+  at::Tensor logits(const at::Tensor& x) const;
+
   ParameterSet& parameters() { return parameters_; }
   const BlockRange& range() const { return range_; }
   const at::TensorOptions& options() const { return parameters_.options(); }
@@ -73,6 +80,8 @@ class Stage {
   BlockContext context_for(const TokenBatch& batch) const;
   // The block's own view of the context: its group's anchors.
   BlockContext context_at(const BlockContext& context, int64_t index, std::vector<AnchorRows>& anchors) const;
+  // The embedding of B sequences of `length` tokens from position `first` on.
+  at::Tensor embed(const at::Tensor& ids, int64_t length, int64_t first) const;
   at::Tensor enter(const TokenBatch& batch, const at::Tensor& input) const;
   // Through the blocks, up to x where the stream becomes dense. `pass.blocks` is filled when `keep`.
   at::Tensor run_blocks(at::Tensor stream, const BlockContext& context, StagePass& pass, bool keep) const;

@@ -38,9 +38,9 @@ void SubspaceSide::set_basis(Basis basis) {
   u_ = basis_.u.to(options_.device(), options_.dtype().toScalarType());
 }
 
-std::vector<AnchorRows> SubspaceSide::anchor_rows(const at::Tensor& inputs, int64_t length) const {
+std::vector<AnchorRows> SubspaceSide::anchor_rows(const at::Tensor& inputs, int64_t length, int64_t first) const {
   std::vector<AnchorRows> rows;
-  for (const auto& table : tables_) rows.push_back(table.rows(inputs, length, u_));
+  for (const auto& table : tables_) rows.push_back(table.rows(inputs, length, u_, first));
   return rows;
 }
 

@@ -27,8 +27,8 @@ class SubspaceSide {
   const at::Tensor& u() const { return u_; }  // in the run's type
   void set_basis(Basis basis);
 
-  // One AnchorRows per group of the stage, in order.
-  std::vector<AnchorRows> anchor_rows(const at::Tensor& inputs, int64_t length) const;
+  // One AnchorRows per group of the stage, in order; `first` is the position of a sequence's first token.
+  std::vector<AnchorRows> anchor_rows(const at::Tensor& inputs, int64_t length, int64_t first = 0) const;
   void anchors_backward(const std::vector<AnchorRows>& rows);
   // Index into those of the group that block `index` (which may be L, for the head of a model without a tail) reads.
   size_t group_of(int64_t index) const;

@@ -1,0 +1,45 @@
+// What generation keeps of the tokens it has read: every block's keys and values, so that the next token costs one row
+// of work instead of the whole sequence again. One sequence; no backward pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "config/run_config.h"
+#include "model/kernels/ops.h"
+
+namespace thinpipe {
+
+class KvCache {
+ public:
+  // For at most `capacity` tokens of a model whose stages are made with `options`.
+  KvCache(const ModelConfig& config, int64_t capacity, const at::TensorOptions& options);
+
+  int64_t length() const { return length_; }  // tokens read so far
+  int64_t capacity() const { return capacity_; }
+  // Forgets the tokens from `length` on.
+  void shorten(int64_t length);
+
+  // For Stage::extend alone, which reads `rows` tokens at once: every block attends, then the cache grows.
+  // The rotation of those tokens' positions; nothing when positions are not rotary.
+  std::optional<RopeTable> rope(int64_t rows) const;
+  // qkv: (rows, q + k + v) of the tokens after those read so far, rotated -> (rows, heads * head_dim), each row
+  // attending to all tokens up to itself.
+  at::Tensor attend(int64_t block, const at::Tensor& qkv, const AttentionShape& shape);
+  void grow(int64_t rows);
+
+ private:
+  struct Entry {
+    at::Tensor k, v;  // (kv_heads, capacity, head_dim)
+  };
+
+  int64_t capacity_;
+  int64_t length_ = 0;
+  std::optional<RopeTable> rope_;
+  std::vector<Entry> blocks_;
+};
+
+}  // namespace thinpipe
