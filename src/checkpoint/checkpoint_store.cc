@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/file_system.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/safetensors_header.h"
 
 namespace thinpipe {
@@ -95,7 +96,7 @@ CheckpointStore::CheckpointStore(fs::path folder, std::string run)
     : folder_(std::move(folder)), run_(std::move(run)), received_(std::make_unique<Received>()) {}
 CheckpointStore::~CheckpointStore() = default;
 
-fs::path CheckpointStore::folder_of(int64_t step) const { return folder_ / fmt::format("step-{:08}", step); }
+fs::path CheckpointStore::folder_of(int64_t step) const { return checkpoint_step_folder(folder_, step); }
 fs::path CheckpointStore::partial_of(int64_t step) const { return folder_ / fmt::format(".step-{:08}.partial", step); }
 fs::path CheckpointStore::removed_of(int64_t step) const { return folder_ / fmt::format(".step-{:08}.removed", step); }
 fs::path CheckpointStore::path_of(int64_t step, std::string_view name) const { return folder_of(step) / name; }

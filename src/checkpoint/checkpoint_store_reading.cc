@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_store.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
@@ -86,18 +87,6 @@ Status verify_file(const fs::path& path, const CheckpointFile& expected, const C
   return explain(path, damaged, hash.value(), manifest);
 }
 
-Result<CheckpointManifest> read_manifest(const fs::path& path) {
-  const auto bytes = size_of(path);
-  if (!bytes) return bytes.error();
-  if (bytes.value() > kMaxCheckpointManifestBytes) {
-    return Error{fmt::format("{}: not a checkpoint manifest: has {} bytes, at most {} are read", path.string(),
-                             bytes.value(), kMaxCheckpointManifestBytes)};
-  }
-  const auto text = read_file(path);
-  if (!text) return text.error();
-  return parse_checkpoint_manifest(text.value(), path.string());
-}
-
 // "step-00000020" and nothing else.
 std::optional<int64_t> step_of(std::string_view folder_name) {
   constexpr std::string_view kPrefix = "step-";
@@ -111,6 +100,42 @@ std::optional<int64_t> step_of(std::string_view folder_name) {
 }
 
 }  // namespace
+
+Result<CheckpointManifest> read_manifest(const fs::path& path) {
+  const auto bytes = size_of(path);
+  if (!bytes) return bytes.error();
+  if (bytes.value() > kMaxCheckpointManifestBytes) {
+    return Error{fmt::format("{}: not a checkpoint manifest: has {} bytes, at most {} are read", path.string(),
+                             bytes.value(), kMaxCheckpointManifestBytes)};
+  }
+  const auto text = read_file(path);
+  if (!text) return text.error();
+  return parse_checkpoint_manifest(text.value(), path.string());
+}
+
+Status check_sizes(const fs::path& step_folder, const CheckpointManifest& manifest) {
+  for (const auto& file : manifest.files) {
+    if (auto status = check_size(step_folder / file.name, file.bytes); !status) return status;
+  }
+  return {};
+}
+
+Result<std::vector<int64_t>> checkpoint_steps(const fs::path& folder) {
+  std::vector<int64_t> steps;
+  std::error_code code;
+  fs::directory_iterator entry(folder, code);
+  if (code == std::errc::no_such_file_or_directory) return steps;
+  for (const fs::directory_iterator end; !code && entry != end; entry.increment(code)) {
+    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  }
+  if (code) return Error{fmt::format("cannot read {}: {}", folder.string(), code.message())};
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+fs::path checkpoint_step_folder(const fs::path& folder, int64_t step) {
+  return folder / fmt::format("step-{:08}", step);
+}
 
 CheckpointStore::Found CheckpointStore::look_at(int64_t step) const {
   using State = Found::State;
@@ -126,26 +151,13 @@ CheckpointStore::Found CheckpointStore::look_at(int64_t step) const {
   if (manifest.value().step != step) {
     return {State::kDamaged, {}, fmt::format("{}: is of step {}, not {}", path.string(), manifest.value().step, step)};
   }
-  for (const auto& file : manifest.value().files) {
-    if (auto status = check_size(path_of(step, file.name), file.bytes); !status) {
-      return {State::kDamaged, {}, status.error().message};
-    }
+  if (auto status = check_sizes(folder_of(step), manifest.value()); !status) {
+    return {State::kDamaged, {}, status.error().message};
   }
   return {State::kWhole, std::move(manifest).take(), {}};
 }
 
-Result<std::vector<int64_t>> CheckpointStore::steps() const {
-  std::vector<int64_t> steps;
-  std::error_code code;
-  fs::directory_iterator entry(folder_, code);
-  if (code == std::errc::no_such_file_or_directory) return steps;
-  for (const fs::directory_iterator end; !code && entry != end; entry.increment(code)) {
-    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
-  }
-  if (code) return Error{fmt::format("cannot read {}: {}", folder_.string(), code.message())};
-  std::sort(steps.begin(), steps.end(), std::greater<>());
-  return steps;
-}
+Result<std::vector<int64_t>> CheckpointStore::steps() const { return checkpoint_steps(folder_); }
 
 Result<std::optional<CheckpointManifest>> CheckpointStore::latest(int64_t not_after) {
   refusals_.clear();

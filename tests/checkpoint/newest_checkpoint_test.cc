@@ -1,0 +1,89 @@
+#include "checkpoint/newest_checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "checkpoint/checkpoint_files.h"
+#include "support/faulty_file_system.h"
+
+namespace thinpipe {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ok;
+using test::ScratchFolder;
+using test::small_checkpoint;
+using test::write_checkpoint;
+
+class NewestCheckpointTest : public ::testing::Test {
+ protected:
+  void commit(int64_t step) { ASSERT_TRUE(ok(write_checkpoint(store_, small_checkpoint(step)))); }
+  std::string refusal() const {
+    const auto found = newest_checkpoint(run_.path());
+    return found.ok() ? "" : found.error().message;
+  }
+
+  const ScratchFolder run_;
+  test::FaultyFileSystem disk_;
+  const ScopedFileSystem scope_{disk_};
+  CheckpointStore store_{run_ / "checkpoints", "run-1"};
+};
+
+TEST_F(NewestCheckpointTest, IsTheOneOfTheGreatestStepWithItsFilesInOrder) {
+  for (const int64_t step : {20, 100, 40}) commit(step);
+  const auto found = newest_checkpoint(run_.path()).take();
+  EXPECT_EQ(found.step, 100);
+  EXPECT_EQ(found.cuts, (std::vector<int64_t>{3, 1}));
+  const auto folder = run_ / "checkpoints/step-00000100";
+  EXPECT_EQ(found.files, (std::vector<fs::path>{folder / "stage-0.safetensors", folder / "stage-1.safetensors"}));
+  EXPECT_EQ(found.manifest, small_checkpoint(100).manifest);
+}
+
+TEST_F(NewestCheckpointTest, PassesOverWhatIsNotWhole) {
+  commit(20);
+  commit(40);
+  commit(60);
+  fs::remove(run_ / "checkpoints/step-00000060/stage-1.safetensors");
+  std::ofstream(run_ / "checkpoints/step-00000040/stage-0.safetensors", std::ios::app) << "x";
+  fs::create_directory(run_ / "checkpoints/.step-00000080.partial");
+  EXPECT_EQ(newest_checkpoint(run_.path()).take().step, 20);
+}
+
+TEST_F(NewestCheckpointTest, SaysWhyThereIsNone) {
+  EXPECT_EQ(refusal(), run_.path().string() + ": has no checkpoint yet");
+  commit(20);
+  const auto folder = run_ / "checkpoints/step-00000020";
+  fs::rename(folder, run_ / "checkpoints/step-00000030");
+  EXPECT_EQ(refusal(), fmt::format("{0}: has no whole checkpoint: {0}/checkpoints/step-00000030/manifest.json: is of "
+                                   "step 20, not 30",
+                                   run_.path().string()));
+  fs::remove(run_ / "checkpoints/step-00000030/manifest.json");
+  EXPECT_NE(refusal().find("manifest.json: is missing"), std::string::npos) << refusal();
+}
+
+TEST_F(NewestCheckpointTest, IsFoundWhileOthersComeAndGo) {
+  commit(1);
+  std::atomic<bool> done = false;
+  std::thread coordinator([&] {
+    for (int64_t step = 2; step <= 60; ++step) {
+      (void)write_checkpoint(store_, small_checkpoint(step));
+      (void)store_.keep(1, 0);
+    }
+    done = true;
+  });
+  int64_t last = 0;
+  while (!done) {
+    const auto found = newest_checkpoint(run_.path());
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    EXPECT_GE(found.value().step, last);
+    last = found.value().step;
+  }
+  coordinator.join();
+  EXPECT_EQ(newest_checkpoint(run_.path()).take().step, 60);
+}
+
+}  // namespace
+}  // namespace thinpipe
