@@ -4,8 +4,9 @@
 
 namespace thinpipe {
 
-Tokenizer::Tokenizer(std::unique_ptr<PieceModel> pieces, std::string model, std::string name)
+Tokenizer::Tokenizer(std::unique_ptr<PieceModel> pieces, ModelProto proto, std::string model, std::string name)
     : pieces_(std::move(pieces)),
+      proto_(std::move(proto)),
       model_(std::move(model)),
       name_(std::move(name)),
       vocab_(pieces_->piece_count()),
@@ -28,7 +29,18 @@ Result<Tokenizer> Tokenizer::parse(std::string model, const std::string& name) {
   if (pieces->bos() < 0 || pieces->bos() >= pieces->piece_count()) {
     return Error{fmt::format("{}: the sentencepiece model has no begin-of-text token; train it with bos_id", name)};
   }
-  return Tokenizer(std::move(pieces), std::move(model), name);
+  auto proto = parse_model_proto(model);
+  if (!proto) return Error{fmt::format("{}: not a sentencepiece model: {}", name, proto.error().message)};
+  if (proto.value().pieces.size() != static_cast<size_t>(pieces->piece_count())) {
+    return Error{fmt::format("{}: not a sentencepiece model: it lists {} pieces and uses {}", name,
+                             proto.value().pieces.size(), pieces->piece_count())};
+  }
+  return Tokenizer(std::move(pieces), std::move(proto).take(), std::move(model), name);
+}
+
+const Piece& Tokenizer::piece(int32_t id) const {
+  TP_CHECK(id >= 0 && id < vocab_, "piece {} of {}", id, vocab_);
+  return proto_.pieces[static_cast<size_t>(id)];
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/model_proto.h"
 #include "text/sentencepiece_api.h"
 
 namespace thinpipe {
@@ -35,6 +36,9 @@ class Tokenizer {
   int32_t bos() const { return bos_; }
   // -1 if the model has none.
   int32_t eos() const { return eos_; }
+  // What the model says about an id, which must be in the vocabulary.
+  const Piece& piece(int32_t id) const;
+  const TokenizerFacts& facts() const { return proto_.facts; }
   // The whole .model file.
   const std::string& model() const { return model_; }
 
@@ -46,9 +50,10 @@ class Tokenizer {
   Result<std::string> decode(std::span<const int32_t> ids) const;
 
  private:
-  Tokenizer(std::unique_ptr<PieceModel> pieces, std::string model, std::string name);
+  Tokenizer(std::unique_ptr<PieceModel> pieces, ModelProto proto, std::string model, std::string name);
 
   std::unique_ptr<PieceModel> pieces_;
+  ModelProto proto_;
   std::string model_;
   std::string name_;
   int64_t vocab_;
