@@ -17,6 +17,9 @@ void add_serve_command(CLI::App& app);
 void add_work_command(CLI::App& app);
 void add_run_commands(CLI::App& app);   // runs, show, status, pause, resume
 void add_join_commands(CLI::App& app);  // invite, kick, join, doctor
+void add_eval_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_export_commands(CLI::App& app);  // export, import
 void add_lab_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 

@@ -1,7 +1,9 @@
 #include "checkpoint/newest_checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "checkpoint/checkpoint_folder.h"
@@ -45,6 +47,17 @@ Result<NewestCheckpoint> newest_checkpoint(const fs::path& run_folder) {
     if (reason.empty()) return Error{fmt::format("{}: has no checkpoint yet", run_folder.string())};
   }
   return Error{fmt::format("{}: has no whole checkpoint: {}", run_folder.string(), reason)};
+}
+
+Result<NewestCheckpoint> checkpoint_of_step(const fs::path& run_folder, int64_t step) {
+  const auto folder = run_folder / "checkpoints";
+  const auto steps = checkpoint_steps(folder);
+  if (!steps) return steps.error();
+  if (std::find(steps.value().begin(), steps.value().end(), step) == steps.value().end()) {
+    return Error{fmt::format("{}: has no checkpoint of step {}; it has {}", run_folder.string(), step,
+                             steps.value().empty() ? "none" : fmt::format("{}", fmt::join(steps.value(), ", ")))};
+  }
+  return whole_checkpoint(checkpoint_step_folder(folder, step), step);
 }
 
 }  // namespace thinpipe

@@ -22,5 +22,7 @@ struct NewestCheckpoint {
 // these files later: open them soon, ask again if one is gone, and keep them open; what is open stays readable.
 // An error says why there is none.
 Result<NewestCheckpoint> newest_checkpoint(const std::filesystem::path& run_folder);
+// The one of that step, under the same conditions.
+Result<NewestCheckpoint> checkpoint_of_step(const std::filesystem::path& run_folder, int64_t step);
 
 }  // namespace thinpipe

@@ -45,6 +45,19 @@ at::Tensor doubles_tensor(std::span<const double> values) {
   return host;
 }
 
+at::Tensor floats_tensor(std::span<const float> values, at::IntArrayRef shape) {
+  const auto host = at::empty(shape, at::TensorOptions().dtype(at::kFloat).device(at::kCPU));
+  TP_CHECK(host.numel() == static_cast<int64_t>(values.size()), "{} values for a tensor of {}", values.size(),
+           host.numel());
+  std::copy(values.begin(), values.end(), host.data_ptr<float>());
+  return host;
+}
+
+std::vector<float> floats_of(const at::Tensor& tensor) {
+  const auto host = tensor.to(at::kCPU, at::kFloat).contiguous();
+  return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
+}
+
 std::string_view tensor_bytes_of(const at::Tensor& tensor) {
   TP_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "the bytes of a tensor that is not contiguous on the CPU");
   return {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()};

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/rng.h"
 
@@ -23,6 +24,10 @@ at::Tensor fill_random_rows(uint64_t seed, uint64_t first_stream, const at::Tens
 at::Tensor ids_tensor(std::span<const int32_t> ids, const at::TensorOptions& options);
 // (count) float64, a copy, on the CPU.
 at::Tensor doubles_tensor(std::span<const double> values);
+
+// A copy of these values in that shape, float32 on the CPU; and the values of any tensor as float32, row-major.
+at::Tensor floats_tensor(std::span<const float> values, at::IntArrayRef shape);
+std::vector<float> floats_of(const at::Tensor& tensor);
 
 // The bytes of a contiguous tensor on the CPU; valid while the tensor lives.
 std::string_view tensor_bytes_of(const at::Tensor& tensor);

@@ -1,0 +1,85 @@
+#include "inference/generator.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "tensor/fill.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD, how a byte token reads that makes no character yet
+
+}  // namespace
+
+Generator::Generator(const Stage& stage, const ModelConfig& config, int64_t context)
+    : stage_(stage), context_(context), cache_(config, context, stage.options()) {
+  TP_CHECK(context >= 2, "a context of {} token(s) has no room for one to come", context);
+}
+
+void Generator::read(std::span<const int32_t> tokens) {
+  while (!tokens.empty()) {
+    if (cache_.length() == context_) make_room();
+    const auto part = tokens.first(std::min(tokens.size(), static_cast<size_t>(context_ - cache_.length())));
+    extend(part);
+    tokens = tokens.subspan(part.size());
+  }
+}
+
+void Generator::extend(std::span<const int32_t> tokens) {
+  const auto x = stage_.extend(ids_tensor(tokens, stage_.options()), cache_);
+  logits_ = floats_of(stage_.logits(x.narrow(0, x.size(0) - 1, 1)));
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+}
+
+void Generator::make_room() {
+  const size_t kept = static_cast<size_t>(context_ - 1) / 2;
+  std::vector<int32_t> again{tokens_.front()};
+  again.insert(again.end(), tokens_.end() - static_cast<std::ptrdiff_t>(kept), tokens_.end());
+  reset();
+  extend(again);
+}
+
+Result<int32_t> Generator::next(TokenPicker& picker) {
+  TP_CHECK(!tokens_.empty(), "nothing was read yet");
+  const auto token = picker.pick(logits_);
+  if (!token) return token;
+  const int32_t read_next[] = {token.value()};
+  read(read_next);
+  return token;
+}
+
+void Generator::reset() {
+  cache_.shorten(0);
+  tokens_.clear();
+}
+
+TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> before)
+    : tokenizer_(tokenizer), ids_(before.begin(), before.end()) {
+  take(/*all=*/true);
+}
+
+std::string TextStream::add(int32_t token) {
+  ids_.push_back(token);
+  return take(/*all=*/false);
+}
+
+std::string TextStream::finish() { return take(/*all=*/true); }
+
+std::string TextStream::take(bool all) {
+  const std::string text = tokenizer_.decode(ids_).take();
+  size_t end = text.size();
+  // The bytes of one character read as at most three replacements before its last one is there.
+  for (int held = 0; !all && held < 3 && end >= given_ + kReplacement.size(); ++held) {
+    if (std::string_view(text).substr(end - kReplacement.size(), kReplacement.size()) != kReplacement) break;
+    end -= kReplacement.size();
+  }
+  if (end <= given_) return {};
+  auto fresh = text.substr(given_, end - given_);
+  given_ = end;
+  return fresh;
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,133 @@
+#include "inference/model_files.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "checkpoint/newest_checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "config/config_file.h"
+#include "export/hf_folder.h"
+#include "inference/plain_llama.h"
+#include "pipeline/stage_worker.h"
+#include "pipeline/tensor_file.h"
+#include "text/prepare.h"
+
+namespace thinpipe {
+namespace fs = std::filesystem;
+namespace {
+
+// Files that hold a model's parameters, each under `prefix` + its name.
+struct WeightFiles {
+  std::vector<SafetensorsFile> files;
+  std::string prefix;
+  std::string basis;
+  std::string where;
+
+  Result<at::Tensor> parameter(const std::string& name) const {
+    const auto stored = name == "basis" ? basis : prefix + name;
+    for (const auto& file : files) {
+      if (file.find(stored) != nullptr) return tensor_from(file, stored);
+    }
+    return Error{fmt::format("{}: has no tensor '{}'", where, stored)};
+  }
+};
+
+WeightFiles complete_model(const fs::path& path) {
+  WeightFiles weights{{}, "", "basis", path.string()};
+  weights.files.push_back(SafetensorsFile::open(path).take());
+  return weights;
+}
+
+WeightFiles checkpoint_files(const NewestCheckpoint& checkpoint) {
+  WeightFiles weights{{}, "param.", "basis.u", checkpoint.files.front().parent_path().string()};
+  for (const auto& file : checkpoint.files) weights.files.push_back(SafetensorsFile::open(file).take());
+  return weights;
+}
+
+// A run keeps its tokenizer beside its config; one made before it did has it in the prepared corpus.
+Tokenizer tokenizer_of(const fs::path& run_folder, const RunConfig& config) {
+  std::error_code ignored;
+  const auto kept = run_folder / "tokenizer.model";
+  const auto path = fs::exists(kept, ignored) ? kept : prepare_corpus(config.data, data_dir()).tokenizer;
+  auto tokenizer = Tokenizer::load(path).take();
+  if (tokenizer.vocab() != config.data.vocab) {
+    throw UserError(fmt::format("{} has {} pieces, needs data.vocab = {} of the run's config", path.string(),
+                                tokenizer.vocab(), config.data.vocab));
+  }
+  return tokenizer;
+}
+
+std::string shape_text(at::IntArrayRef sizes) { return fmt::format("({})", fmt::join(sizes, ", ")); }
+
+}  // namespace
+
+ModelFiles open_run(const fs::path& run_folder, std::optional<int64_t> step) {
+  auto config = load_config(run_folder / "config.toml");
+  std::error_code ignored;
+  const auto name = fs::path(run_folder).filename().string();
+  std::shared_ptr<WeightFiles> weights;
+  std::string title;
+  if (!step && fs::exists(run_folder / "model.safetensors", ignored)) {
+    weights = std::make_shared<WeightFiles>(complete_model(run_folder / "model.safetensors"));
+    title = fmt::format("run {}, complete", name);
+  } else {
+    const auto checkpoint = (step ? checkpoint_of_step(run_folder, *step) : newest_checkpoint(run_folder)).take();
+    weights = std::make_shared<WeightFiles>(checkpoint_files(checkpoint));
+    title = fmt::format("run {}, step {}", name, checkpoint.step);
+  }
+  auto tokenizer = tokenizer_of(run_folder, config);
+  return {std::move(title), std::move(config), run_folder, std::move(tokenizer),
+          [weights](const std::string& wanted) { return weights->parameter(wanted); }};
+}
+
+ModelFiles open_hf_folder(const fs::path& folder) {
+  // Kept alive by the lookup, which reads from it.
+  const auto opened = std::make_shared<HfFolder>(HfFolder::open(folder).take());
+  const auto shape = opened->config().shape;
+  RunConfig config;
+  config.model = dense_model_of(shape);
+  config.data.vocab = shape.vocab;
+  config.train.seq_len = shape.context;
+  config.pipeline.stages = 1;
+  config.boundary = {BoundaryKind::kDense, Pack::kFp32};
+  auto tokenizer = opened->tokenizer().take();
+  if (tokenizer.vocab() != shape.vocab) {
+    throw UserError(
+        fmt::format("{}: config.json has vocab_size {}, but tokenizer.model has {} pieces; they need to agree",
+                    folder.string(), shape.vocab, tokenizer.vocab()));
+  }
+  const LlamaValues values = [opened](const std::string& wanted) { return opened->values(wanted); };
+  return {fmt::format("Hugging Face folder {}", folder.string()), std::move(config), std::nullopt, std::move(tokenizer),
+          [shape, values](const std::string& wanted) { return dense_parameter(shape, values, wanted); }};
+}
+
+std::unique_ptr<Stage> load_model(const ModelFiles& files, const std::string& device) {
+  auto train = files.config.train;
+  train.device = device;
+  const auto& model = files.config.model;
+  auto stage = std::make_unique<Stage>(model, files.vocab(), BlockRange{0, model.blocks, model.blocks}, train.precision,
+                                       train.seed, device_of(train));
+  for (auto& parameter : stage->parameters().all()) {
+    const auto value = files.parameter(parameter.name).take();
+    if (value.sizes() != parameter.value.sizes()) {
+      throw UserError(fmt::format("{}: tensor '{}' is {}, needs {}", files.title, parameter.name,
+                                  shape_text(value.sizes()), shape_text(parameter.value.sizes())));
+    }
+    parameter.value.copy_(value);
+  }
+  if (auto* side = stage->subspace()) {
+    const auto basis = files.parameter("basis").take();
+    if (basis.sizes() != side->basis().u.sizes() || basis.scalar_type() != at::kDouble) {
+      throw UserError(fmt::format("{}: tensor 'basis' is {}, needs {} of float64", files.title,
+                                  shape_text(basis.sizes()), shape_text(side->basis().u.sizes())));
+    }
+    side->set_basis({basis, 0});
+  }
+  return stage;
+}
+
+}  // namespace thinpipe
