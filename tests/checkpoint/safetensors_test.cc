@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "checkpoint/safetensors_files.h"
+#include "checkpoint/safetensors_writer.h"
 #include "support/scratch.h"
 
 namespace thinpipe {
@@ -71,6 +72,24 @@ TEST(Safetensors, ReadsBackWhatWasWritten) {
   }
   EXPECT_EQ(file.value().find("nowhere"), nullptr);
   EXPECT_EQ(folder.file_count(), 1u);
+}
+
+TEST(Safetensors, WritesTensorByTensorTheSameFile) {
+  const ScratchFolder folder;
+  auto tensors = some_tensors();
+  ASSERT_TRUE(write_safetensors(folder / "at once", tensors, {{"a", "b"}}).ok());
+  const auto all = some_tensors();
+  for (auto& tensor : tensors) tensor.bytes = {};
+  {
+    auto writer = SafetensorsWriter::create(folder / "one by one", tensors, {{"a", "b"}}).take();
+    for (const auto& tensor : all) ASSERT_TRUE(writer.append(tensor.bytes).ok());
+    ASSERT_TRUE(writer.commit().ok());
+    // Begun and not finished: nothing is left of it.
+    auto unfinished = SafetensorsWriter::create(folder / "unfinished", tensors).take();
+    ASSERT_TRUE(unfinished.append(all[0].bytes).ok());
+  }
+  EXPECT_EQ(read_file(folder / "one by one").take(), read_file(folder / "at once").take());
+  EXPECT_EQ(folder.file_count(), 2U);
 }
 
 TEST(Safetensors, BytesOutliveTheMove) {
