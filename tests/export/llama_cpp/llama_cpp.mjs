@@ -1,0 +1,89 @@
+// Runs a GGUF file in llama.cpp: node llama_cpp.mjs MODEL.gguf TASKS.json > RESULTS.json
+//
+// TASKS: { "tokenize": [text...],        plain text: control tokens typed in it are text, none is added
+//          "sequences": [[id...]...],    fed as they are, one id after the other
+//          "generate": [{"prompt": [id...], "tokens": n}...],
+//          "all_logits": bool, "threads": n }
+// RESULTS: { "bos": id, "eos": id, "add_bos": bool,
+//            "tokens": [[id...]...],
+//            "sequences": [[{ "top": [[id, logit], [id, logit]],    the two best after this position
+//                             "next": ln of the probability of the sequence's next id (null at its end),
+//                             "logits": [V numbers] if all_logits }...]...],
+//            "generated": [[id...]...] }  the likeliest next id, again and again
+import {readFileSync, writeSync} from "node:fs";
+import {getLlama} from "node-llama-cpp";
+
+const [modelPath, tasksPath] = process.argv.slice(2);
+const tasks = JSON.parse(readFileSync(tasksPath, "utf8"));
+const sequences = tasks.sequences ?? [];
+const prompts = tasks.generate ?? [];
+
+// Temperature 0 takes the likeliest; nothing else that bends logits is on.
+const plain = {temperature: 0, topK: 0, topP: 1, minP: 0};
+
+function logSumExp(logits) {
+    const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+    return largest + Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - largest), 0));
+}
+
+async function forced(sequence, ids) {
+    await sequence.clearHistory();
+    const wanted = {generateNext: {token: false, logits: true, options: plain}};
+    const outputs = await sequence.controlledEvaluate(ids.map((id) => [id, wanted]));
+    return outputs.map(({next}, t) => {
+        const best = [...next.logits.entries()].sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+        const all = new Array(best.length);
+        for (const [id, logit] of best) all[id] = logit;
+        return {
+            top: best.slice(0, 2),
+            next: t + 1 < ids.length ? all[ids[t + 1]] - logSumExp(all) : null,
+            ...(tasks.all_logits ? {logits: all} : {})
+        };
+    });
+}
+
+async function generated(sequence, prompt, count) {
+    await sequence.clearHistory();
+    const ids = [];
+    for await (const id of sequence.evaluate(prompt, {...plain, yieldEogToken: true})) {
+        ids.push(id);
+        if (ids.length === count) break;
+    }
+    return ids;
+}
+
+// Whatever the library has to say goes to standard error: standard output is the results alone.
+console.log = console.info = console.warn = console.error;
+const llama = await getLlama({build: "never", gpu: false, logLevel: "warn", progressLogs: false});
+const model = await llama.loadModel({modelPath});
+const results = {
+    bos: model.tokens.bos,
+    eos: model.tokens.eos,
+    add_bos: model.tokens.shouldPrependBosToken,
+    tokens: (tasks.tokenize ?? []).map((text) => [...model.tokenize(text, false)]),
+    sequences: [],
+    generated: []
+};
+const longest = Math.max(0, ...sequences.map((ids) => ids.length), ...prompts.map((p) => p.prompt.length + p.tokens));
+if (longest > 0) {
+    const context = await model.createContext({
+        contextSize: Math.max(64, longest + 8),
+        sequences: 1,
+        flashAttention: false,
+        // llama.cpp's threads wait by spinning, which is slow where other tests run beside.
+        threads: tasks.threads ?? 1
+    });
+    const sequence = context.getSequence();
+    for (const ids of sequences) results.sequences.push(await forced(sequence, ids));
+    for (const {prompt, tokens} of prompts) results.generated.push(await generated(sequence, prompt, tokens));
+}
+// Synchronous and whole, however long: a pipe takes it in parts.
+const bytes = Buffer.from(JSON.stringify(results));
+for (let written = 0; written < bytes.length;) {
+    try {
+        written += writeSync(1, bytes, written);
+    } catch (error) {
+        if (error.code !== "EAGAIN") throw error;
+    }
+}
+process.exit(0);
