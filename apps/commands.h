@@ -19,7 +19,8 @@ void add_run_commands(CLI::App& app);   // runs, show, status, pause, resume
 void add_join_commands(CLI::App& app);  // invite, kick, join, doctor
 void add_eval_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
-void add_export_commands(CLI::App& app);  // export, import
+void add_export_command(CLI::App& app);
+void add_import_command(CLI::App& app);
 void add_lab_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 

@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   thinpipe::add_join_commands(app);
   thinpipe::add_eval_command(app);
   thinpipe::add_generate_command(app);
-  thinpipe::add_export_commands(app);
+  thinpipe::add_export_command(app);
   thinpipe::add_lab_command(app);
   thinpipe::add_bench_command(app);
   try {

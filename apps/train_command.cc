@@ -105,6 +105,7 @@ void train_here(const TrainOptions& options, const RunConfig& config, bool live)
   const auto corpus = prepared(config, live);
   BatchSource batches(corpus, config.train);
   auto folder = RunFolder::create(options.run_dir, config).take();
+  keep_tokenizer(folder.path(), corpus.tokenizer).take();
   introduce(config, corpus, folder.path());
   const SystemClock clock;
   const auto start = clock.now();

@@ -20,6 +20,7 @@
 #include "net/addresses.h"
 #include "net/grpc_link.h"
 #include "net/tls.h"
+#include "pipeline/run_folder.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -153,6 +154,7 @@ RunEnd serve_run(const ServeOptions& options) {
   if (lasting(store, "corpus", corpus.id) != corpus.id) {
     throw UserError(fmt::format("data.corpus = \"{}\": is not the text this run began with", config.data.corpus));
   }
+  keep_tokenizer(options.folder, corpus.tokenizer).take();
   BatchSource batches(corpus, config.train);
   auto listen = options.listen;
   if (listen.empty()) listen = {has_ipv6() ? "::" : "0.0.0.0"};

@@ -53,6 +53,7 @@ struct RunOptions {
   rlim_t address_space = RLIM_INFINITY;  // bytes of memory it may map
   std::string network = "";              // a network namespace to run in; none: this one
   std::string program = THINPIPE_PROGRAM;
+  std::string input = "/dev/null";  // a file as standard input
 };
 
 // Two connected descriptors: what the program writes to the second is read from the first.
@@ -183,7 +184,7 @@ class Program {
     const rlimit memory{options.address_space, options.address_space};
     if (network >= 0 && ::setns(network, CLONE_NEWNET) != 0) ::_exit(98);
     if (::chdir(folder_.c_str()) == 0 && ::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0 &&
-        ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO) >= 0 && ::setrlimit(RLIMIT_AS, &memory) == 0) {
+        ::dup2(::open(options.input.c_str(), O_RDONLY), STDIN_FILENO) >= 0 && ::setrlimit(RLIMIT_AS, &memory) == 0) {
       ::execv(options.program.c_str(), argv);
     }
     ::_exit(99);

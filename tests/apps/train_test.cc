@@ -77,7 +77,7 @@ TEST_F(Train, LeavesTheWholeRunInItsFolderAndPlainLinesInAPipe) {
     EXPECT_NE(outcome.out.find("\nvalidation loss "), std::string::npos) << outcome.out;
 
     const auto run = program_ / mode;
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 4);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 5);
     EXPECT_EQ(load_config(run / "config.toml"), load_config(program_ / "tiny.toml", settings));
     const auto metrics = lines_of(run / "metrics.jsonl");
     expect_three_steps(metrics);
@@ -161,7 +161,7 @@ TEST_F(Train, AFullDiskLeavesNoRunFolderAndNoPartOfAModel) {
   const auto outcome = program_.run(tiny_run({}, {"--run-dir", run.string()}));
   EXPECT_EQ(outcome.exit_code, 2);
   test::expect_one_line(outcome, {"model.safetensors", "No space left on device"});
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 3);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 4);
   expect_three_steps(lines_of(run / "metrics.jsonl"));
 
   std::filesystem::remove_all(run);

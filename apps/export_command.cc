@@ -1,0 +1,87 @@
+// thinpipe export: a trained model as a Hugging Face folder or a GGUF file.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "commands.h"
+#include "export/gguf_llama.h"
+#include "export/hf_folder.h"
+#include "inference/plain_llama.h"
+#include "model_argument.h"
+
+namespace thinpipe {
+namespace fs = std::filesystem;
+namespace {
+
+struct ExportOptions {
+  ModelArgument model;
+  std::string format;
+  std::string out;
+  std::string type;
+  std::string max_shard = "5GB";
+};
+
+// The name a model goes by outside: its run's, or its folder's.
+std::string name_of(const ModelFiles& files, const ExportOptions& options) {
+  auto folder = fs::absolute(files.run ? *files.run : fs::path(options.model.where)).lexically_normal();
+  if (folder.filename().empty()) folder = folder.parent_path();
+  return folder.filename().string();
+}
+
+void export_hf(const ModelFiles& files, const ExportOptions& options) {
+  HfOptions hf;
+  const auto type = options.type.empty() ? "f32" : options.type;
+  if (type == "q8_0") throw UserError("--type q8_0: is GGUF's; a Hugging Face folder has f32, f16 or bf16");
+  hf.dtype = type == "f32" ? Dtype::kF32 : type == "f16" ? Dtype::kF16 : Dtype::kBf16;
+  hf.max_shard_bytes = parse_size(options.max_shard).take();
+  const fs::path out = options.out.empty() ? name_of(files, options) + "-hf" : options.out;
+  write_hf_folder(out, plain_shape(files.config), files.tokenizer, plain_values(files), hf).take();
+  fmt::print("{}: {} as a Hugging Face folder, {}\n", out.string(), files.title, type);
+}
+
+void export_gguf(const ModelFiles& files, const ExportOptions& options) {
+  GgufOptions gguf;
+  const auto type = options.type.empty() ? "f16" : options.type;
+  gguf.type = type == "f32"    ? GgufType::kF32
+              : type == "f16"  ? GgufType::kF16
+              : type == "bf16" ? GgufType::kBf16
+                               : GgufType::kQ8_0;
+  gguf.name = name_of(files, options);
+  const fs::path out = options.out.empty() ? gguf.name + ".gguf" : options.out;
+  write_gguf(out, plain_shape(files.config), files.tokenizer, plain_values(files), gguf).take();
+  fmt::print("{}: {} as GGUF, {}, {}\n", out.string(), files.title, type, format_size(fs::file_size(out)));
+}
+
+void export_model(const ExportOptions& options) {
+  const auto files = open_model(options.model);
+  options.format == "hf" ? export_hf(files, options) : export_gguf(files, options);
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app) {
+  auto options = std::make_shared<ExportOptions>();
+  auto* command = app.add_subcommand("export", "a trained model for other programs: Hugging Face, llama.cpp");
+  add_model_argument(*command, options->model, /*computes=*/false);
+  command->add_option("--format", options->format, "hf: a folder for transformers; gguf: a file for llama.cpp")
+      ->required()
+      ->check(CLI::IsMember({"hf", "gguf"}));
+  command->add_option("--out", options->out, "folder or file to make; none: named after the run, here");
+  command->add_option("--type", options->type, "f32, f16, bf16, and for gguf q8_0; none: hf f32, gguf f16")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0"}));
+  command->add_option("--max-shard", options->max_shard, "hf: above this size the weights are several files")
+      ->capture_default_str();
+  command->footer(
+      "Examples:\n  thinpipe export --format gguf                    the newest run, for llama.cpp\n"
+      "  thinpipe export my-run --format gguf --type q8_0 --out my-model.gguf\n"
+      "  thinpipe export my-run --step 40 --format hf --out my-model-hf\n"
+      "A subspace model becomes a plain LLaMA that computes the same; docs/export.md says which models cannot.");
+  command->callback([options] { export_model(*options); });
+}
+
+}  // namespace thinpipe
