@@ -163,7 +163,6 @@ Status check_gguf_tokenizer(const Tokenizer& tokenizer) {
   if (!facts.escape_whitespaces) return refuse("its pieces hold spaces as they are, and llama.cpp looks for U+2581");
   if (facts.whitespace_as_suffix) return refuse("its spaces end words, and llama.cpp lets them begin words");
   if (tokenizer.eos() < 0) return refuse("it has no end-of-text token, and llama.cpp would take token 2 for it");
-  if (facts.unknown < 0) return refuse("it has no unknown token, and llama.cpp would take token 0 for it");
   for (int32_t id = 0; id < tokenizer.vocab(); ++id) {
     const Piece& piece = tokenizer.piece(id);
     if (piece.type != PieceType::kUserDefined && piece.type != PieceType::kUnused) continue;

@@ -31,7 +31,7 @@ struct TokenizerFacts {
   std::string normalizer;               // "identity", "nmt_nfkc"...
   bool has_normalizer_rules = false;    // characters are replaced before the pieces are looked for
   bool has_denormalizer_rules = false;  // or after decoding
-  int32_t unknown = -1;                 // id of the unknown token, -1 if there is none
+  int32_t unknown = -1;                 // id of the unknown token; sentencepiece loads no model without one
 };
 
 struct ModelProto {
