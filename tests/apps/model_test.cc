@@ -187,8 +187,9 @@ TEST_F(Models, AnImportedModelIsTrainedOn) {
 }
 
 TEST_F(Models, ACheckpointIsAModelToo) {
-  const auto outcome = program_.run({"train", "tiny.toml", "--run-dir", "run", "--set", "checkpoint.every=1", "--set",
-                                     "checkpoint.keep_last=9", "--set", "link.rate=unlimited"});
+  const auto outcome =
+      program_.run({"train", "tiny.toml", "--run-dir", "run", "--set", "checkpoint.every=1", "--set",
+                    "checkpoint.keep_last=9", "--set", "checkpoint.mode=sync", "--set", "link.rate=unlimited"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const double first = eval({"run", "--step", "1", "--text", "text.txt"}).at("loss");
   const double last = eval({"run", "--step", "3", "--text", "text.txt"}).at("loss");

@@ -169,7 +169,8 @@ TEST_F(LlamaCppInterop, FindsTheSamePerplexity) {
                          tokens.begin() + static_cast<std::ptrdiff_t>(end));
   }
   double nats = 0;
-  for (const auto& window : ask({{"sequences", windows}}).at("sequences")) {
+  const auto answer = ask({{"sequences", windows}});
+  for (const auto& window : answer.at("sequences")) {
     for (const auto& position : window) nats -= position.at("next").is_null() ? 0 : position.at("next").get<double>();
   }
   const double theirs = std::exp(nats / static_cast<double>(tokens.size() - 1));
