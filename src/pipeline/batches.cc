@@ -16,13 +16,14 @@ TokenShard open_checked(const std::filesystem::path& path, int64_t vocab) {
 }
 
 template <class WindowOf>
-TokenBatch read_batch(const TokenShard& shard, int64_t count, int64_t seq_len, const WindowOf& window_of) {
+Result<TokenBatch> read_batch(const TokenShard& shard, int64_t count, int64_t seq_len, const WindowOf& window_of) {
   const auto width = static_cast<size_t>(seq_len + 1);
   std::vector<int32_t> ids(static_cast<size_t>(count) * width);
   for (int64_t i = 0; i < count; ++i) {
-    read_window(shard, window_of(i), std::span(ids).subspan(static_cast<size_t>(i) * width, width));
+    const auto window = std::span(ids).subspan(static_cast<size_t>(i) * width, width);
+    if (auto status = read_window(shard, window_of(i), window); !status) return status.error();
   }
-  return {ids_tensor(ids, {}).view({count, seq_len + 1})};
+  return TokenBatch{ids_tensor(ids, {}).view({count, seq_len + 1})};
 }
 
 }  // namespace

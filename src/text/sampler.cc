@@ -31,9 +31,9 @@ uint64_t require_windows(uint64_t tokens, int64_t seq_len, std::string_view spli
                   seq_len, split, tokens, tokens - 1));
 }
 
-void read_window(const TokenShard& shard, uint64_t window, std::span<int32_t> out) {
+Status read_window(const TokenShard& shard, uint64_t window, std::span<int32_t> out) {
   TP_CHECK(out.size() >= 2, "a window has at least one input and one target");
-  shard.read(window * (out.size() - 1), out);
+  return shard.read(window * (out.size() - 1), out);
 }
 
 KeyedPermutation::KeyedPermutation(uint64_t seed, uint64_t stream, uint64_t size)

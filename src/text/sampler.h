@@ -18,8 +18,8 @@ uint64_t window_count(uint64_t tokens, int64_t seq_len);
 // or "validation".
 uint64_t require_windows(uint64_t tokens, int64_t seq_len, std::string_view split);
 
-// Fills out (T + 1) with window `window`, which must exist.
-void read_window(const TokenShard& shard, uint64_t window, std::span<int32_t> out);
+// Fills out (T + 1) with window `window`, which must exist. An error when the disk fails.
+Status read_window(const TokenShard& shard, uint64_t window, std::span<int32_t> out);
 
 // A bijection of [0, size): a balanced Feistel network over the next even number of bits, walked until it lands inside.
 // Sizes from 1 to 2^62.

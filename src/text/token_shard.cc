@@ -1,7 +1,16 @@
 #include "text/token_shard.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 namespace thinpipe {
 namespace {
@@ -19,6 +28,8 @@ constexpr Format kWide{20240801, 7, sizeof(uint32_t)};
 constexpr int64_t kNarrowVocab = 65536;
 
 constexpr size_t kFlushBytes = 1 << 20;
+constexpr size_t kBlockBytes = 16 << 10;  // read at once; a window of thousands of tokens fits
+constexpr size_t kScanTokens = 64 << 10;
 
 template <class T>
 T load(const char* from) {
@@ -44,6 +55,53 @@ void read_as(const char* from, std::span<int32_t> out) {
 }
 
 const Format& format_for(int64_t vocab) { return vocab <= kNarrowVocab ? kNarrow : kWide; }
+
+// `header`: the file's first bytes, as many of them as it has up to kShardHeaderBytes.
+Result<ShardLayout> parse_layout(std::string_view header, uint64_t file_bytes, const std::string& name) {
+  const auto refuse = [&](std::string_view why) { return Error{fmt::format("{}: not a token shard: {}", name, why)}; };
+  if (header.size() < kShardHeaderBytes) {
+    return refuse(fmt::format("{} bytes, and the header alone has {}", header.size(), kShardHeaderBytes));
+  }
+  const auto field = [&](size_t index) { return load<int32_t>(header.data() + index * sizeof(int32_t)); };
+  const Format* format = field(0) == kNarrow.magic ? &kNarrow : field(0) == kWide.magic ? &kWide : nullptr;
+  if (format == nullptr) return refuse(fmt::format("magic is {}, not {} or {}", field(0), kNarrow.magic, kWide.magic));
+  if (field(1) != format->version) {
+    return refuse(fmt::format("version is {}; with magic {} only {} is known", field(1), field(0), format->version));
+  }
+  if (field(2) < 0) return refuse(fmt::format("the header counts {} tokens", field(2)));
+  const auto count = static_cast<uint64_t>(field(2));
+  const uint64_t expected = kShardHeaderBytes + count * format->width;
+  if (file_bytes != expected) {
+    return refuse(fmt::format("{} bytes, where the header's {} tokens make {}", file_bytes, count, expected));
+  }
+  if (header.substr(12).find_first_not_of('\0') != std::string_view::npos) {
+    return refuse("the header's unused part is not zero");
+  }
+  return ShardLayout{format->width, count};
+}
+
+// Fills `out` from `offset` on; fewer bytes only where the file ends. -1 and errno when the disk fails.
+ssize_t read_at(int descriptor, uint64_t offset, std::span<char> out) {
+  size_t filled = 0;
+  while (filled < out.size()) {
+    const ssize_t count =
+        ::pread(descriptor, out.data() + filled, out.size() - filled, static_cast<off_t>(offset + filled));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return -1;
+    if (count == 0) break;
+    filled += static_cast<size_t>(count);
+  }
+  return static_cast<ssize_t>(filled);
+}
+
+Error read_error(const std::string& name) {
+  return Error{fmt::format("cannot read {}: {}", name, std::strerror(errno))};
+}
+
+Error beyond_vocabulary(const std::string& name, uint32_t token, uint64_t position, int64_t vocab) {
+  return Error{
+      fmt::format("{}: token {} at position {} is not below the vocabulary of {}", name, token, position, vocab)};
+}
 
 }  // namespace
 
@@ -90,24 +148,9 @@ TokenShardView::TokenShardView(std::string_view tokens, size_t width, std::strin
     : tokens_(tokens), width_(width), count_(tokens.size() / width), name_(std::move(name)) {}
 
 Result<TokenShardView> TokenShardView::parse(std::string_view bytes, const std::string& name) {
-  const auto refuse = [&](std::string_view why) { return Error{fmt::format("{}: not a token shard: {}", name, why)}; };
-  if (bytes.size() < kShardHeaderBytes) {
-    return refuse(fmt::format("{} bytes, and the header alone has {}", bytes.size(), kShardHeaderBytes));
-  }
-  const auto field = [&](size_t index) { return load<int32_t>(bytes.data() + index * sizeof(int32_t)); };
-  const Format* format = field(0) == kNarrow.magic ? &kNarrow : field(0) == kWide.magic ? &kWide : nullptr;
-  if (format == nullptr) return refuse(fmt::format("magic is {}, not {} or {}", field(0), kNarrow.magic, kWide.magic));
-  if (field(1) != format->version) {
-    return refuse(fmt::format("version is {}; with magic {} only {} is known", field(1), field(0), format->version));
-  }
-  if (field(2) < 0) return refuse(fmt::format("the header counts {} tokens", field(2)));
-  const uint64_t expected = kShardHeaderBytes + static_cast<uint64_t>(field(2)) * format->width;
-  if (bytes.size() != expected) {
-    return refuse(fmt::format("{} bytes, where the header's {} tokens make {}", bytes.size(), field(2), expected));
-  }
-  const std::string_view reserved = bytes.substr(12, kShardHeaderBytes - 12);
-  if (reserved.find_first_not_of('\0') != std::string_view::npos) return refuse("the header's unused part is not zero");
-  return TokenShardView(bytes.substr(kShardHeaderBytes), format->width, name);
+  const auto layout = parse_layout(bytes.substr(0, kShardHeaderBytes), bytes.size(), name);
+  if (!layout) return layout.error();
+  return TokenShardView(bytes.substr(kShardHeaderBytes), layout.value().width, name);
 }
 
 uint32_t TokenShardView::token(uint64_t index) const {
@@ -125,20 +168,85 @@ void TokenShardView::read(uint64_t start, std::span<int32_t> out) const {
 
 Status TokenShardView::check_ids_below(int64_t vocab) const {
   for (uint64_t i = 0; i < count_; ++i) {
-    if (static_cast<int64_t>(token(i)) >= vocab) {
-      return Error{
-          fmt::format("{}: token {} at position {} is not below the vocabulary of {}", name_, token(i), i, vocab)};
-    }
+    if (static_cast<int64_t>(token(i)) >= vocab) return beyond_vocabulary(name_, token(i), i, vocab);
   }
   return {};
 }
 
+TokenShard::TokenShard(int descriptor, ShardLayout layout, std::string name)
+    : descriptor_(descriptor), layout_(layout), name_(std::move(name)) {}
+
+TokenShard::TokenShard(TokenShard&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), layout_(other.layout_), name_(std::move(other.name_)) {}
+
+TokenShard& TokenShard::operator=(TokenShard&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(layout_, other.layout_);
+  std::swap(name_, other.name_);
+  return *this;
+}
+
+TokenShard::~TokenShard() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
 Result<TokenShard> TokenShard::open(const std::filesystem::path& path) {
-  auto file = MappedFile::open(path);
-  if (!file) return file.error();
-  auto view = TokenShardView::parse(file.value().bytes(), path.string());
-  if (!view) return view.error();
-  return TokenShard(std::move(file.value()), std::move(view.value()));
+  TokenShard shard(::open(path.c_str(), O_RDONLY | O_CLOEXEC), {}, path.string());
+  struct stat status {};
+  if (shard.descriptor_ < 0 || ::fstat(shard.descriptor_, &status) != 0) return read_error(shard.name_);
+  if (!S_ISREG(status.st_mode)) return Error{fmt::format("cannot read {}: it is not a regular file", shard.name_)};
+  std::array<char, kShardHeaderBytes> header{};
+  const ssize_t count = read_at(shard.descriptor_, 0, header);
+  if (count < 0) return read_error(shard.name_);
+  const auto layout =
+      parse_layout({header.data(), static_cast<size_t>(count)}, static_cast<uint64_t>(status.st_size), shard.name_);
+  if (!layout) return layout.error();
+  shard.layout_ = layout.value();
+  return shard;
+}
+
+Status TokenShard::read_bytes(uint64_t start, std::span<char> out) const {
+  const ssize_t count = read_at(descriptor_, kShardHeaderBytes + start * layout_.width, out);
+  if (count < 0) return read_error(name_);
+  if (static_cast<size_t>(count) < out.size()) {
+    return Error{fmt::format("{}: has been cut short since it was opened", name_)};
+  }
+  return {};
+}
+
+Status TokenShard::read(uint64_t start, std::span<int32_t> out) const {
+  TP_CHECK(start <= size() && out.size() <= size() - start, "tokens {} to {} of a shard of {}", start,
+           start + out.size(), size());
+  std::array<char, kBlockBytes> block;
+  while (!out.empty()) {
+    const auto part = out.first(std::min(out.size(), block.size() / layout_.width));
+    if (auto status = read_bytes(start, std::span(block).first(part.size() * layout_.width)); !status) return status;
+    layout_.width == kNarrow.width ? read_as<uint16_t>(block.data(), part) : read_as<uint32_t>(block.data(), part);
+    start += part.size();
+    out = out.subspan(part.size());
+  }
+  return {};
+}
+
+Status TokenShard::for_each_block(
+    const std::function<Status(uint64_t start, std::span<const uint32_t> tokens)>& use) const {
+  std::vector<int32_t> block(kScanTokens);
+  for (uint64_t start = 0; start < size(); start += block.size()) {
+    const auto part = std::span(block).first(std::min<uint64_t>(block.size(), size() - start));
+    if (auto status = read(start, part); !status) return status;
+    // The same 32 bits; an id beyond an int32 shows as what it is.
+    if (auto status = use(start, {reinterpret_cast<const uint32_t*>(part.data()), part.size()}); !status) return status;
+  }
+  return {};
+}
+
+Status TokenShard::check_ids_below(int64_t vocab) const {
+  return for_each_block([&](uint64_t start, std::span<const uint32_t> tokens) -> Status {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (static_cast<int64_t>(tokens[i]) >= vocab) return beyond_vocabulary(name_, tokens[i], start + i, vocab);
+    }
+    return {};
+  });
 }
 
 }  // namespace thinpipe

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,12 @@ class TokenShardWriter {
   std::string buffer_;
 };
 
+// What a shard's header says.
+struct ShardLayout {
+  size_t width = 0;  // bytes of a token: 2 or 4
+  uint64_t count = 0;
+};
+
 // A shard in memory somebody else owns. Checked whole when parsed: any index below size() can be read.
 class TokenShardView {
  public:
@@ -65,21 +72,33 @@ class TokenShardView {
   std::string name_;
 };
 
-// A shard file, memory-mapped: opening it costs nothing, and only what is read is loaded.
+// A shard file, open for reading. Nothing of it is kept in memory: a window costs the bytes of that window, whatever
+// the size of the file, and the system's cache of the file is no part of this process. Any number of threads may read.
 class TokenShard {
  public:
   static Result<TokenShard> open(const std::filesystem::path& path);
+  ~TokenShard();
+  TokenShard(TokenShard&& other) noexcept;
+  TokenShard& operator=(TokenShard&& other) noexcept;
 
-  uint64_t size() const { return view_.size(); }
-  uint32_t token(uint64_t index) const { return view_.token(index); }
-  void read(uint64_t start, std::span<int32_t> out) const { view_.read(start, out); }
-  Status check_ids_below(int64_t vocab) const { return view_.check_ids_below(vocab); }
+  uint64_t size() const { return layout_.count; }
+  size_t token_bytes() const { return layout_.width; }
+  // tokens[start .. start + out.size()), which must lie in the shard. An error if the disk fails or the file has been
+  // cut short since it was opened. Ids that do not fit an int32 are for check_ids_below() to find first.
+  Status read(uint64_t start, std::span<int32_t> out) const;
+  // An error naming the first position whose id is not below `vocab`. Reads the whole shard.
+  Status check_ids_below(int64_t vocab) const;
+  // Every token in order, in blocks.
+  Status for_each_block(const std::function<Status(uint64_t start, std::span<const uint32_t> tokens)>& use) const;
 
  private:
-  TokenShard(MappedFile file, TokenShardView view) : file_(std::move(file)), view_(std::move(view)) {}
+  TokenShard(int descriptor, ShardLayout layout, std::string name);
+  // Fills `out` (a multiple of the width) with the tokens' bytes.
+  Status read_bytes(uint64_t start, std::span<char> out) const;
 
-  MappedFile file_;  // moving it leaves the mapping where it is, so view_ stays valid
-  TokenShardView view_;
+  int descriptor_;
+  ShardLayout layout_;
+  std::string name_;
 };
 
 }  // namespace thinpipe

@@ -67,7 +67,7 @@ struct Setting {
 std::vector<int32_t> all_tokens(const fs::path& path) {
   const auto shard = TokenShard::open(path).take();
   std::vector<int32_t> tokens(shard.size());
-  shard.read(0, tokens);
+  shard.read(0, tokens).take();
   return tokens;
 }
 
@@ -111,7 +111,7 @@ TEST(Prepare, TrainingVisitsEachWindowOncePerEpochAndNoValidationText) {
     std::vector<int32_t> window(static_cast<size_t>(seq_len) + 1);
     for (uint64_t i = 0; i < sampler.windows(); ++i) {
       const uint64_t number = sampler.window(epoch * sampler.windows() + i);
-      read_window(shard, number, window);
+      read_window(shard, number, window).take();
       EXPECT_TRUE(inputs.emplace(number, std::vector<int32_t>(window.begin(), window.end() - 1)).second);
     }
     std::vector<int32_t> seen;

@@ -109,9 +109,9 @@ TEST(Sampler, AWindowHoldsItsInputsAndTheirTargets) {
   const auto shard = TokenShard::open(folder / "x.bin").take();
   ASSERT_EQ(window_count(shard.size(), 4), 3U);
   std::vector<int32_t> window(5);
-  read_window(shard, 0, window);
+  read_window(shard, 0, window).take();
   EXPECT_EQ(window, (std::vector<int32_t>{100, 101, 102, 103, 104}));
-  read_window(shard, 2, window);
+  read_window(shard, 2, window).take();
   EXPECT_EQ(window, (std::vector<int32_t>{108, 109, 110, 111, 112}));
 }
 

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "support/scratch.h"
+#include "text/sampler.h"
 #include "text/text_files.h"
 
 namespace thinpipe {
@@ -60,13 +62,15 @@ TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
     const auto shard = TokenShard::open(folder / "x.bin").take();
     ASSERT_EQ(shard.size(), tokens.size());
     std::vector<int32_t> all(tokens.size());
-    shard.read(0, all);
+    shard.read(0, all).take();
     EXPECT_EQ(all, tokens);
     std::vector<int32_t> part(3);
-    shard.read(tokens.size() - 3, part);
+    shard.read(tokens.size() - 3, part).take();
     EXPECT_EQ(part, std::vector<int32_t>(tokens.end() - 3, tokens.end()));
-    EXPECT_EQ(shard.token(12345), static_cast<uint32_t>(tokens[12345]));
-    shard.read(tokens.size(), {});
+    shard.read(12345, part).take();
+    EXPECT_EQ(part[0], tokens[12345]);
+    shard.read(tokens.size(), {}).take();
+    EXPECT_TRUE(shard.check_ids_below(vocab).ok());
   }
 }
 
@@ -139,6 +143,67 @@ TEST(TokenShard, NamesAFileItCannotOpen) {
             "cannot read " + (folder / "no.bin").string() + ": No such file or directory");
   EXPECT_FALSE(TokenShard::open(folder.path()).ok());
   EXPECT_FALSE(TokenShardWriter::create(folder / "no/x.bin", 10).ok());
+}
+
+TEST(TokenShard, AFileIdBeyondTheVocabularyIsFoundWhereverItIs) {
+  const ScratchFolder folder;
+  std::string bytes = shard_bytes(std::vector<int32_t>(200'000, 5), 100'000);
+  bytes[1024 + 4 * 150'000 + 3] = '\xFF';  // negative as an int32, and in a later block
+  test::write_file(folder / "x.bin", bytes);
+  const auto shard = TokenShard::open(folder / "x.bin").take();
+  EXPECT_EQ(
+      shard.check_ids_below(100'000).error().message,
+      (folder / "x.bin").string() + ": token 4278190085 at position 150000 is not below the vocabulary of 100000");
+  EXPECT_EQ(shard.check_ids_below(5).error().message,
+            (folder / "x.bin").string() + ": token 5 at position 0 is not below the vocabulary of 5");
+}
+
+TEST(TokenShard, SaysThatAFileWasCutShortWhileItWasRead) {
+  const ScratchFolder folder;
+  test::write_file(folder / "x.bin", shard_bytes(kTokens, 4096));
+  const auto shard = TokenShard::open(folder / "x.bin").take();
+  std::filesystem::resize_file(folder / "x.bin", 1024 + 6);
+  std::vector<int32_t> out(3);
+  EXPECT_TRUE(shard.read(0, out).ok());
+  EXPECT_EQ(shard.read(1, out).error().message,
+            (folder / "x.bin").string() + ": has been cut short since it was opened");
+  EXPECT_FALSE(shard.check_ids_below(4096).ok());
+}
+
+// "VmRSS" of this process, in bytes.
+uint64_t resident_bytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with(field + ":")) return std::stoull(line.substr(field.size() + 1)) * 1024;
+  }
+  ADD_FAILURE() << "no " << field;
+  return 0;
+}
+
+TEST(TokenShard, WindowsFromAllOverAGigabyteLeaveNothingInMemory) {
+#ifdef THINPIPE_SANITIZED
+  GTEST_SKIP() << "a sanitizer has a memory of its own";
+#endif
+  constexpr uint64_t kTokenCount = 500'000'000;
+  constexpr uint64_t kAllowedBytes = 4 << 20;
+  const ScratchFolder folder;
+  const int32_t header[] = {20240520, 1, static_cast<int32_t>(kTokenCount)};
+  test::write_file(folder / "x.bin", {reinterpret_cast<const char*>(header), sizeof header});
+  // A hole: it reads as token 0 and takes no room on the disk.
+  std::filesystem::resize_file(folder / "x.bin", 1024 + 2 * kTokenCount);
+  const auto shard = TokenShard::open(folder / "x.bin").take();
+  constexpr uint64_t kSeqLen = 4096;
+  std::vector<int32_t> window(kSeqLen + 1, 1);
+  const KeyedPermutation order(1, 0, (kTokenCount - 1) / kSeqLen);
+  const uint64_t before = resident_bytes("VmRSS");
+  uint64_t sum = 0;
+  for (uint64_t number = 0; number < 20'000; ++number) {
+    read_window(shard, order(number), window).take();
+    sum += static_cast<uint64_t>(window.front() + window.back());
+  }
+  EXPECT_EQ(sum, 0U);
+  EXPECT_LT(resident_bytes("VmRSS"), before + kAllowedBytes);
 }
 
 TEST(TokenShardDeathTest, RefusesWhatOnlyAFaultOfOursCanAsk) {
