@@ -22,6 +22,7 @@
 #include "pipeline/stage_worker.h"
 #include "run_folders.h"
 #include "text/prepare.h"
+#include "text/prepare_line.h"
 
 namespace thinpipe {
 namespace {
@@ -47,30 +48,6 @@ RunConfig config_from(const TrainOptions& options) {
   return config;
 }
 
-// One line that is rewritten while the corpus is read and tokenised; nothing when all of it was there already.
-class PrepareLine {
- public:
-  explicit PrepareLine(bool live) : live_(live) {}
-  ~PrepareLine() {
-    if (up_) fmt::print("\r\033[K");
-  }
-  void operator()(std::string_view phase, uint64_t done, uint64_t total) {
-    if (!live_) {
-      if (phase != phase_) fmt::print("data: {}\n", phase);
-    } else {
-      fmt::print("\r\033[Kdata: {} {}{}", phase, format_size(done), total > 0 ? " of " + format_size(total) : "");
-      up_ = true;
-    }
-    phase_ = phase;
-    std::fflush(stdout);
-  }
-
- private:
-  bool live_;
-  bool up_ = false;
-  std::string phase_;
-};
-
 std::string describe(const RunConfig& config) {
   const auto& model = config.model;
   const auto stages = fmt::format("d = {}, {} blocks in {} stage(s)", model.d, model.blocks, config.pipeline.stages);
@@ -80,7 +57,8 @@ std::string describe(const RunConfig& config) {
 }
 
 PreparedCorpus prepared(const RunConfig& config, bool live) {
-  PrepareLine line(live);
+  const SystemClock clock;
+  PrepareLine line(stdout, live, clock);
   return prepare_corpus(config.data, data_dir(), std::ref(line));
 }
 

@@ -1,7 +1,8 @@
 #include "text/manifest.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "text/json_fields.h"
 
 namespace thinpipe {
 namespace {
@@ -18,53 +19,9 @@ Json to_json(const SplitManifest& split) {
           {"sha256", split.sha256}};
 }
 
-// Takes fields out of one object; the first that is missing or of another type makes it fail, as does one left over.
-class Fields {
- public:
-  explicit Fields(const Json& object) : object_(object), ok_(object.is_object()) {}
-
-  uint64_t count(const char* key) {
-    const Json* value = take(key);
-    return check(value != nullptr && value->is_number_unsigned()) ? value->get<uint64_t>() : 0;
-  }
-  double number(const char* key) {
-    const Json* value = take(key);
-    return check(value != nullptr && value->is_number() && std::isfinite(value->get<double>())) ? value->get<double>()
-                                                                                                : 0;
-  }
-  std::string text(const char* key) {
-    const Json* value = take(key);
-    return check(value != nullptr && value->is_string()) ? value->get<std::string>() : std::string();
-  }
-  std::string sha256(const char* key) {
-    std::string value = text(key);
-    check(value.size() == 64 && value.find_first_not_of("0123456789abcdef") == std::string::npos);
-    return value;
-  }
-  SplitManifest split(const char* key) {
-    const Json* value = take(key);
-    if (!check(value != nullptr)) return {};
-    Fields fields(*value);
-    SplitManifest split{fields.count("documents"), fields.count("text_bytes"), fields.count("tokens"),
-                        fields.sha256("sha256")};
-    check(fields.complete());
-    return split;
-  }
-  bool complete() const { return ok_ && taken_ == object_.size(); }
-
- private:
-  const Json* take(const char* key) {
-    if (!ok_) return nullptr;
-    const auto found = object_.find(key);
-    ++taken_;
-    return found == object_.end() ? nullptr : &*found;
-  }
-  bool check(bool holds) { return ok_ = ok_ && holds; }
-
-  const Json& object_;
-  bool ok_;
-  size_t taken_ = 0;
-};
+SplitManifest split_from(JsonFields& fields) {
+  return {fields.count("documents"), fields.count("text_bytes"), fields.count("tokens"), fields.sha256("sha256")};
+}
 
 }  // namespace
 
@@ -83,7 +40,7 @@ std::string manifest_text(const Manifest& manifest) {
 
 Result<Manifest> parse_manifest(std::string_view text, const std::string& name) {
   const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  Fields fields(object);
+  JsonFields fields(object);
   const bool ours = fields.text("format") == kFormat && fields.count("version") == static_cast<uint64_t>(kVersion);
   Manifest manifest;
   manifest.content_sha256 = fields.sha256("content_sha256");
@@ -91,8 +48,8 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& name) 
   const uint64_t vocab = fields.count("vocab");
   manifest.vocab = static_cast<int64_t>(vocab);
   manifest.val_fraction = fields.number("val_fraction");
-  manifest.train = fields.split("train");
-  manifest.val = fields.split("val");
+  manifest.train = fields.inner("train", split_from);
+  manifest.val = fields.inner("val", split_from);
   manifest.train_unigram_entropy = fields.number("train_unigram_entropy_nats");
   if (!ours || !fields.complete() || vocab == 0 || vocab > INT32_MAX) {
     return Error{fmt::format("{}: not a manifest of a prepared corpus, version {}", name, kVersion)};

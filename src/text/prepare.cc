@@ -1,17 +1,15 @@
 #include "text/prepare.h"
 
-#include <algorithm>
-#include <cmath>
-#include <fstream>
+#include <chrono>
 #include <optional>
-#include <span>
-#include <vector>
 
 #include "base/files.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "text/corpus.h"
 #include "text/document_split.h"
+#include "text/encode_corpus.h"
+#include "text/preparation_state.h"
 #include "text/token_shard.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_training.h"
@@ -23,6 +21,8 @@ namespace {
 
 // Raised whenever the same settings and text would give other files: split, cutting, tokenizer training, formats.
 constexpr int kPreparationVersion = 1;
+// What was interrupted so long ago, for whatever corpus, is removed when the next one is made.
+constexpr auto kUnfinishedKeptFor = std::chrono::days(14);
 
 void report(const PrepareProgress& progress, std::string_view phase, uint64_t done_bytes, uint64_t total_bytes) {
   if (progress) progress(phase, done_bytes, total_bytes);
@@ -46,18 +46,6 @@ std::string cache_key(const DataConfig& data, const Survey& survey, const std::o
       .substr(0, 32);
 }
 
-// A stream, not a mapping: pages of a mapped file would count as this process's memory.
-std::string sha256_of_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  Sha256 hash;
-  std::vector<char> buffer(1 << 20);
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
-    hash.update({buffer.data(), static_cast<size_t>(file.gcount())});
-  }
-  if (!file.eof()) throw UserError(fmt::format("cannot read back {}", path.string()));
-  return hash.hex();
-}
-
 Tokenizer train_on_training_documents(const Corpus& corpus, const Survey& survey, int64_t vocab,
                                       const PrepareProgress& progress) {
   DocumentReader reader = corpus.read(survey.sizes);
@@ -77,80 +65,60 @@ Tokenizer train_on_training_documents(const Corpus& corpus, const Survey& survey
   return Tokenizer::parse(std::move(model), "the tokenizer just trained").take();
 }
 
-// One split on its way to the disk.
-struct SplitWriter {
-  fs::path path;
-  TokenShardWriter shard;
-  SplitManifest manifest;
-
-  SplitWriter(const fs::path& file, int64_t vocab) : path(file), shard(TokenShardWriter::create(file, vocab).take()) {}
-
-  void add(size_t text_bytes, std::span<const int32_t> tokens) {
-    manifest.documents += 1;
-    manifest.text_bytes += text_bytes;
-    manifest.tokens += tokens.size();
-    shard.append(tokens).take();
-  }
-  SplitManifest finish() {
-    shard.finish().take();
-    manifest.sha256 = sha256_of_file(path);
-    return manifest;
-  }
+// One preparation under its lock. The references outlive it.
+struct Job {
+  const DataConfig& data;
+  const Corpus& corpus;
+  const Survey& survey;
+  const std::string& key;
+  const PrepareProgress& progress;
+  const PrepareTuning& tuning;
 };
 
-// -sum p ln p over the tokens that occur. Rounded, so that the last bit of some libm's log is not part of an identity.
-double unigram_entropy(std::span<const uint64_t> counts, uint64_t total) {
-  double entropy = 0;
-  for (const uint64_t count : counts) {
-    if (count == 0) continue;
-    const double share = static_cast<double>(count) / static_cast<double>(total);
-    entropy -= share * std::log(share);
+// Where it stands: the tokenizer, and how much is in the shards.
+struct Begun {
+  Tokenizer tokenizer;
+  PreparationState state;
+};
+
+// What an interrupted process has left, if it is whole and of this preparation.
+Result<Begun> find_begun(const Job& job, const fs::path& folder, const std::optional<Tokenizer>& given) {
+  auto state = read_preparation_state(folder / "progress.json", job.key);
+  if (!state) return state.error();
+  auto tokenizer = Tokenizer::load(folder / "tokenizer.model");
+  if (!tokenizer) return tokenizer.error();
+  const std::string& model = tokenizer.value().model();
+  if (sha256_hex(model) != state.value().tokenizer_sha256 || (given && given->model() != model)) {
+    return Error{fmt::format("{} is not the one the preparation began with", (folder / "tokenizer.model").string())};
   }
-  return std::round(entropy * 1e6) / 1e6;
+  return Begun{std::move(tokenizer.value()), std::move(state.value())};
 }
 
-// Writes both shards into `folder` and fills the manifest's part about them.
-void encode_corpus(const Corpus& corpus, const Survey& survey, const Tokenizer& tokenizer, const fs::path& folder,
-                   Manifest& manifest, const PrepareProgress& progress) {
-  SplitWriter train(folder / "train.bin", tokenizer.vocab());
-  SplitWriter val(folder / "val.bin", tokenizer.vocab());
-  std::vector<uint64_t> counts(static_cast<size_t>(tokenizer.vocab()));
-  DocumentReader reader = corpus.read(survey.sizes);
-  ContentHash hash;
-  std::string document;
-  uint64_t bytes = 0;
-  for (uint64_t index = 0; reader.next(document).take() && index < survey.split.documents(); ++index) {
-    hash.add(document);
-    std::vector<int32_t> tokens = tokenizer.encode(document);
-    tokens.insert(tokens.begin(), tokenizer.bos());
-    const bool is_val = survey.split.is_val(index);
-    (is_val ? val : train).add(document.size(), tokens);
-    if (!is_val) {
-      for (const int32_t token : tokens) ++counts[static_cast<size_t>(token)];
-    }
-    bytes += document.size();
-    report(progress, "tokenizing", bytes, survey.bytes);
-  }
-  if (hash.hex() != survey.content_sha256) {
-    throw UserError(fmt::format("data.corpus = \"{}\" changed while it was read; try again", corpus.source()));
-  }
-  manifest.train = train.finish();
-  manifest.val = val.finish();
-  manifest.train_unigram_entropy = unigram_entropy(counts, manifest.train.tokens);
-}
-
-void build(const DataConfig& data, const Corpus& corpus, const Survey& survey, const Tokenizer& tokenizer,
-           const fs::path& folder, const PrepareProgress& progress) {
-  Manifest manifest;
-  manifest.content_sha256 = survey.content_sha256;
-  manifest.tokenizer_sha256 = sha256_hex(tokenizer.model());
-  manifest.vocab = tokenizer.vocab();
-  manifest.val_fraction = data.val_fraction;
-  write_file_atomically(folder / "tokenizer.model", tokenizer.model()).take();
-  encode_corpus(corpus, survey, tokenizer, folder, manifest, progress);
+Begun begin(const Job& job, const WorkFolder& work, std::optional<Tokenizer> given) {
+  work.clear_except({}).take();
+  Tokenizer tokenizer =
+      given ? std::move(*given) : train_on_training_documents(job.corpus, job.survey, job.data.vocab, job.progress);
+  PreparationState state{job.key, sha256_hex(tokenizer.model()), {}, {}};
+  write_file_atomically(work.path() / "tokenizer.model", tokenizer.model()).take();
   // For people who look into the cache; no part of the identity.
-  write_file_atomically(folder / "source.txt", data.corpus + '\n').take();
-  write_file_atomically(folder / "manifest.json", manifest_text(manifest)).take();
+  write_file_atomically(work.path() / "source.txt", job.data.corpus + '\n').take();
+  write_preparation_state(work.path() / "progress.json", state).take();
+  return Begun{std::move(tokenizer), std::move(state)};
+}
+
+// From there to the manifest.
+void complete(const Job& job, WorkFolder& work, const Begun& begun, CorpusEncoder& encoder) {
+  if (!encoder.run(job.corpus, job.survey)) {
+    work.drop();
+    throw UserError(fmt::format("data.corpus = \"{}\" changed while it was read; try again", job.data.corpus));
+  }
+  Manifest manifest;
+  manifest.content_sha256 = job.survey.content_sha256;
+  manifest.tokenizer_sha256 = begun.state.tokenizer_sha256;
+  manifest.vocab = begun.tokenizer.vocab();
+  manifest.val_fraction = job.data.val_fraction;
+  encoder.finish(manifest);
+  write_file_atomically(work.path() / "manifest.json", manifest_text(manifest)).take();
 }
 
 // The folder, unless its name has come to another corpus's files.
@@ -160,6 +128,20 @@ Result<PreparedCorpus> find_prepared(const fs::path& folder, const std::string& 
     return Error{fmt::format("{} is of another corpus", folder.string())};
   }
   return found;
+}
+
+// Leaves a whole prepared corpus in the work folder, going on with what is there.
+void make(const Job& job, WorkFolder& work, std::optional<Tokenizer> given) {
+  if (find_prepared(work.path(), job.survey.content_sha256)) return;  // only its name was missing
+  if (const auto left = find_begun(job, work.path(), given)) {
+    auto encoder =
+        CorpusEncoder::open(left.value().tokenizer, work.path(), left.value().state, job.tuning, job.progress);
+    if (encoder) return complete(job, work, left.value(), *encoder.value());
+    log_warn("preparing from the beginning: {}", encoder.error().message);
+  }
+  const Begun begun = begin(job, work, std::move(given));
+  const auto encoder = CorpusEncoder::open(begun.tokenizer, work.path(), begun.state, job.tuning, job.progress).take();
+  complete(job, work, begun, *encoder);
 }
 
 Status check_shard(const fs::path& path, const SplitManifest& split) {
@@ -196,11 +178,12 @@ Result<PreparedCorpus> open_prepared(const fs::path& folder) {
   return corpus;
 }
 
-PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root, const PrepareProgress& progress) {
+PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root, const PrepareProgress& progress,
+                              const PrepareTuning& tuning) {
   if (!(data.val_fraction >= 0 && data.val_fraction < 1)) {
     throw UserError(fmt::format("data.val_fraction = {} must be at least 0 and below 1", data.val_fraction));
   }
-  const std::optional<Tokenizer> given = load_given_tokenizer(data);
+  std::optional<Tokenizer> given = load_given_tokenizer(data);
   const Corpus corpus = Corpus::open(data.corpus);
   const Survey survey = survey_corpus(corpus, data.val_fraction,
                                       [&](uint64_t bytes) { report(progress, "reading the corpus", bytes, 0); });
@@ -209,7 +192,7 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
   if (auto found = find_prepared(parent / key, survey.content_sha256)) return found.value();
 
   make_directories(parent).take();
-  const FileLock lock = FileLock::acquire(parent / ("." + key + ".lock"), [&] {
+  const FileLock lock = FileLock::acquire(lock_of(parent / key), [&] {
                           report(progress, "waiting for another process that prepares this corpus", 0, 0);
                         }).take();
   // It may have been made while we waited. A damaged one is made again: it is a cache.
@@ -218,13 +201,13 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
   if (std::error_code code; fs::exists(parent / key, code)) {
     log_warn("preparing the corpus again: {}", found.error().message);
   }
-  WorkFolder work = WorkFolder::create(parent / key).take();
-  if (given) {
-    build(data, corpus, survey, *given, work.path(), progress);
-  } else {
-    build(data, corpus, survey, train_on_training_documents(corpus, survey, data.vocab, progress), work.path(),
-          progress);
-  }
+  remove_unfinished(parent, fs::file_time_type::clock::now() - kUnfinishedKeptFor);
+  WorkFolder work = WorkFolder::open(parent / key).take();
+  // A text that takes no time to do again is not worth a folder somebody may have to wonder about.
+  if (survey.bytes >= tuning.durable_every_bytes) work.keep();
+  make({data, corpus, survey, key, progress, tuning}, work, std::move(given));
+  // Only now: until the manifest is there, this is what an interrupted preparation goes on from.
+  work.clear_except({"manifest.json", "tokenizer.model", "train.bin", "val.bin", "source.txt"}).take();
   work.publish().take();
   return open_prepared(parent / key).take();
 }

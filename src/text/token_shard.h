@@ -1,6 +1,6 @@
-// Token shards on disk, in the .bin format of llm.c and modded-nanogpt (docs/data.md): 256 little-endian int32 of
+// Token shards on disk, read, in the .bin format of llm.c and modded-nanogpt (docs/data.md): 256 little-endian int32 of
 // header - magic, version, token count, zeros - and then the tokens, two bytes each, or four when the vocabulary needs
-// it.
+// it. token_shard_writer.h writes them.
 #pragma once
 
 #include <cstdint>
@@ -10,43 +10,10 @@
 #include <string>
 #include <string_view>
 
-#include "base/files.h"
 #include "base/result.h"
+#include "text/shard_format.h"
 
 namespace thinpipe {
-
-inline constexpr size_t kShardHeaderBytes = 1024;
-inline constexpr uint64_t kMaxShardTokens = INT32_MAX;  // the header's count is an int32
-
-// Writes one shard as a stream; it appears under its name when finish() succeeds, or not at all.
-class TokenShardWriter {
- public:
-  // `vocab` bounds the ids and decides their width: two bytes up to 65536.
-  static Result<TokenShardWriter> create(const std::filesystem::path& path, int64_t vocab);
-
-  // Ids must be in [0, vocab).
-  Status append(std::span<const int32_t> tokens);
-  Status finish();
-
-  uint64_t size() const { return count_; }
-
- private:
-  TokenShardWriter(AtomicFile file, std::filesystem::path path, int64_t vocab);
-  Status flush();
-
-  AtomicFile file_;
-  std::filesystem::path path_;
-  int64_t vocab_;
-  size_t width_;
-  uint64_t count_ = 0;
-  std::string buffer_;
-};
-
-// What a shard's header says.
-struct ShardLayout {
-  size_t width = 0;  // bytes of a token: 2 or 4
-  uint64_t count = 0;
-};
 
 // A shard in memory somebody else owns. Checked whole when parsed: any index below size() can be read.
 class TokenShardView {

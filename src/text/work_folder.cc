@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+
+#include "base/files.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -33,15 +36,10 @@ bool lock_waiting(int descriptor) {
   return true;
 }
 
-std::string partial_prefix(const fs::path& target) { return "." + target.filename().string() + ".partial-"; }
+constexpr std::string_view kUnfinished = ".unfinished";
 
-void remove_leftovers(const fs::path& target) {
-  std::error_code code;
-  for (fs::directory_iterator entry(target.parent_path(), code); !code && entry != fs::directory_iterator();
-       entry.increment(code)) {
-    std::error_code ignored;
-    if (entry->path().filename().string().starts_with(partial_prefix(target))) fs::remove_all(entry->path(), ignored);
-  }
+fs::path unfinished_of(const fs::path& target) {
+  return target.parent_path() / ("." + target.filename().string() + std::string(kUnfinished));
 }
 
 }  // namespace
@@ -74,35 +72,72 @@ FileLock::~FileLock() {
   ::close(descriptor_);
 }
 
-Result<WorkFolder> WorkFolder::create(const fs::path& target) {
-  remove_leftovers(target);
-  std::string path = (target.parent_path() / (partial_prefix(target) + "XXXXXX")).string();
-  if (::mkdtemp(path.data()) == nullptr) return system_error("create folder", path);
-  ::chmod(path.c_str(), 0755);
+std::optional<FileLock> FileLock::try_acquire(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor < 0) return std::nullopt;
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && still_named(descriptor, path)) return FileLock(path, descriptor);
+  ::close(descriptor);
+  return std::nullopt;
+}
+
+fs::path lock_of(const fs::path& target) { return target.parent_path() / ("." + target.filename().string() + ".lock"); }
+
+Result<WorkFolder> WorkFolder::open(const fs::path& target) {
+  const fs::path path = unfinished_of(target);
+  if (auto status = make_directories(path); !status) return status.error();
   return WorkFolder(target, path);
 }
 
 WorkFolder::WorkFolder(WorkFolder&& other) noexcept
-    : target_(std::move(other.target_)), path_(std::exchange(other.path_, fs::path())) {}
+    : target_(std::move(other.target_)), path_(std::exchange(other.path_, fs::path())), kept_(other.kept_) {}
 
 WorkFolder::~WorkFolder() {
-  std::error_code ignored;
-  if (!path_.empty()) fs::remove_all(path_, ignored);
+  if (!path_.empty() && !kept_) (void)remove_tree(path_);
+}
+
+Status WorkFolder::clear_except(std::initializer_list<std::string_view> names) const {
+  std::error_code code;
+  std::vector<fs::path> others;
+  for (fs::directory_iterator entry(path_, code), end; !code && entry != end; entry.increment(code)) {
+    const auto is_named = [&](std::string_view name) { return entry->path().filename() == name; };
+    if (std::none_of(names.begin(), names.end(), is_named)) others.push_back(entry->path());
+  }
+  if (code) return Error{fmt::format("cannot read folder {}: {}", path_.string(), code.message())};
+  for (const auto& path : others) {
+    if (auto status = remove_tree(path); !status) return status;
+  }
+  return {};
 }
 
 Status WorkFolder::publish() {
-  std::error_code code;
-  fs::remove_all(target_, code);
-  if (code) return Error{fmt::format("cannot replace {}: {}", target_.string(), code.message())};
-  if (::rename(path_.c_str(), target_.c_str()) != 0) return system_error("create", target_);
+  if (auto status = remove_tree(target_); !status) return status;
+  if (auto status = rename_path(path_, target_); !status) return status;
   path_.clear();
-  // The rename itself must reach the disk; a file system that cannot sync a folder has nothing to lose by it.
-  const int parent = ::open(target_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (parent >= 0) {
-    ::fsync(parent);
-    ::close(parent);
+  return sync_directory(target_.parent_path());
+}
+
+std::vector<std::string> unfinished_in(const fs::path& parent) {
+  std::vector<std::string> names;
+  std::error_code code;
+  for (fs::directory_iterator entry(parent, code), end; !code && entry != end; entry.increment(code)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with('.') || !name.ends_with(kUnfinished) || name.size() <= kUnfinished.size() + 1) continue;
+    names.push_back(name.substr(1, name.size() - 1 - kUnfinished.size()));
   }
-  return {};
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void remove_unfinished(const fs::path& parent, fs::file_time_type before) {
+  for (const auto& name : unfinished_in(parent)) {
+    std::error_code code;
+    const fs::path folder = unfinished_of(parent / name);
+    // A folder's time is that of the last file made or renamed in it, as every durable point does.
+    const auto written = fs::last_write_time(folder, code);
+    if (code || written >= before) continue;
+    const auto lock = FileLock::try_acquire(lock_of(parent / name));
+    if (lock) (void)remove_tree(folder);
+  }
 }
 
 }  // namespace thinpipe

@@ -4,7 +4,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -16,6 +20,8 @@ class FileLock {
  public:
   // Waits until the lock is free, after calling `on_wait` once if it is not at first.
   static Result<FileLock> acquire(const std::filesystem::path& path, const std::function<void()>& on_wait);
+  // Nothing if somebody holds it, or if it cannot be made.
+  static std::optional<FileLock> try_acquire(const std::filesystem::path& path);
   ~FileLock();
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&&) = delete;
@@ -27,16 +33,24 @@ class FileLock {
   int descriptor_;
 };
 
-// A hidden sibling of the folder to be; removed with all it holds unless publish() has given it its name.
+// A hidden sibling of the folder to be, ".NAME.unfinished". One that a killed process has left is taken up again with
+// all it holds.
 class WorkFolder {
  public:
-  // The caller holds the lock of `target`: what an earlier process was killed over is removed first.
-  static Result<WorkFolder> create(const std::filesystem::path& target);
+  // The caller holds the lock of `target`, ".NAME.lock" beside it.
+  static Result<WorkFolder> open(const std::filesystem::path& target);
+  // Removed with all it holds, unless publish() has given it its name or keep() was called.
   ~WorkFolder();
   WorkFolder(WorkFolder&& other) noexcept;
   WorkFolder& operator=(WorkFolder&&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
+  // From now on what it holds is worth going on with, even if this process fails.
+  void keep() { kept_ = true; }
+  // No longer: it goes when this object goes.
+  void drop() { kept_ = false; }
+  // Removes all it holds but files of these names.
+  Status clear_except(std::initializer_list<std::string_view> names) const;
   // Renames it to the target; a folder already there is replaced.
   Status publish();
 
@@ -46,6 +60,15 @@ class WorkFolder {
 
   std::filesystem::path target_;
   std::filesystem::path path_;  // empty once published
+  bool kept_ = false;
 };
+
+std::filesystem::path lock_of(const std::filesystem::path& target);
+
+// What is unfinished in `parent`, by the name it would get. Somebody may be at work there.
+std::vector<std::string> unfinished_in(const std::filesystem::path& parent);
+// Removes those that nobody is at work on and that were last written to before `before`. They are no more than a start,
+// so that one that cannot be removed is left.
+void remove_unfinished(const std::filesystem::path& parent, std::filesystem::file_time_type before);
 
 }  // namespace thinpipe

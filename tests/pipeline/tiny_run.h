@@ -8,7 +8,7 @@
 #include "pipeline/batches.h"
 #include "pipeline/in_process.h"
 #include "support/scratch.h"
-#include "text/token_shard.h"
+#include "text/token_shard_writer.h"
 
 namespace thinpipe::test {
 

@@ -13,6 +13,7 @@
 
 #include "base/sha256.h"
 #include "support/scratch.h"
+#include "text/prepare_setting.h"
 #include "text/sampler.h"
 #include "text/text_files.h"
 #include "text/token_shard.h"
@@ -23,46 +24,14 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::english;
+using test::jsonl;
+using test::kDocuments;
 using test::ScratchFolder;
+using test::Setting;
+using test::sixty_documents;
 using test::user_error;
 using test::validation_of;
 using test::write_file;
-
-constexpr size_t kDocuments = 60;
-
-std::string jsonl(const std::vector<std::string>& texts) {
-  std::string lines;
-  for (const auto& text : texts) lines += nlohmann::json{{"text", text}}.dump() + "\n";
-  return lines;
-}
-
-std::vector<std::string> sixty_documents() {
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < kDocuments; ++i) texts.push_back(fmt::format("Document {}.\n", i) + english(8, i));
-  return texts;
-}
-
-struct Setting {
-  ScratchFolder folder;
-  DataConfig data;
-
-  explicit Setting(const std::string& content = jsonl(sixty_documents()), const std::string& name = "c.jsonl") {
-    write_file(folder / name, content);
-    data.corpus = folder / name;
-    data.vocab = 400;
-    data.val_fraction = 0.2;
-  }
-  fs::path cache() const { return folder / "cache"; }
-  PreparedCorpus prepare() const { return prepare_corpus(data, cache()); }
-  std::string error() const {
-    return user_error([&] { prepare(); });
-  }
-  size_t prepared_entries() const {
-    return fs::exists(cache() / "prepared")
-               ? static_cast<size_t>(std::distance(fs::directory_iterator(cache() / "prepared"), {}))
-               : 0;
-  }
-};
 
 std::vector<int32_t> all_tokens(const fs::path& path) {
   const auto shard = TokenShard::open(path).take();
@@ -220,16 +189,6 @@ TEST(Prepare, MakesADamagedFolderAgain) {
   damage("tokenizer.model", "x");
   fs::remove(good.val);
   EXPECT_EQ(setting.prepare().id, good.id);
-}
-
-TEST(Prepare, RemovesWhatAKilledProcessLeft) {
-  const Setting setting;
-  const auto corpus = setting.prepare();
-  const std::string key = corpus.folder.filename();
-  fs::remove_all(corpus.folder);
-  write_file(setting.cache() / "prepared" / ("." + key + ".partial-Ab12Cd") / "train.bin.partial-xyz", "half");
-  EXPECT_EQ(setting.prepare().id, corpus.id);
-  EXPECT_EQ(setting.prepared_entries(), 1U);
 }
 
 TEST(Prepare, ProcessesAtOnceAgree) {

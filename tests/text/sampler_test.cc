@@ -8,6 +8,7 @@
 
 #include "support/scratch.h"
 #include "text/text_files.h"
+#include "text/token_shard_writer.h"
 
 namespace thinpipe {
 namespace {

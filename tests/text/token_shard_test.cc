@@ -9,6 +9,7 @@
 #include "support/scratch.h"
 #include "text/sampler.h"
 #include "text/text_files.h"
+#include "text/token_shard_writer.h"
 
 namespace thinpipe {
 namespace {
@@ -55,7 +56,7 @@ TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
     for (size_t start = 0; start < tokens.size(); start += 99'999) {
       writer.append(std::span(tokens).subspan(start, std::min<size_t>(99'999, tokens.size() - start))).take();
     }
-    EXPECT_EQ(writer.size(), tokens.size());
+    EXPECT_EQ(writer.point().tokens, tokens.size());
     writer.finish().take();
     EXPECT_EQ(folder.file_count(), 1U);
 
@@ -74,15 +75,71 @@ TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
   }
 }
 
-TEST(TokenShard, MayBeEmpty) { EXPECT_EQ(refusal(shard_bytes({}, 10)), "(accepted)"); }
+TEST(TokenShardWriter, GoesOnFromADurablePointAndDropsWhatCameAfterIt) {
+  for (const int64_t vocab : {4096, 100'000}) {
+    const ScratchFolder folder;
+    const std::vector<int32_t> more = {9, 8, 4000};
+    ShardPoint point;
+    {
+      auto writer = TokenShardWriter::create(folder / "x.bin", vocab).take();
+      writer.append(kTokens).take();
+      writer.sync().take();
+      point = writer.point();
+      writer.append(std::vector<int32_t>(500, 77)).take();
+      writer.sync().take();
+    }
+    auto writer = TokenShardWriter::resume(folder / "x.bin", vocab, point).take();
+    EXPECT_EQ(writer.point(), point);
+    writer.append(more).take();
+    writer.finish().take();
+    auto both = kTokens;
+    both.insert(both.end(), more.begin(), more.end());
+    EXPECT_EQ(read_file(folder / "x.bin").take(), shard_bytes(both, vocab));
+    EXPECT_EQ(writer.counts()[300], 1U);
+    EXPECT_EQ(writer.counts()[9], 1U);
+    EXPECT_EQ(writer.counts()[77], 0U);
+  }
+}
 
-TEST(TokenShard, UnfinishedLeavesNothing) {
+TEST(TokenShardWriter, GoesOnOnlyWithTheTokensThatWereWritten) {
   const ScratchFolder folder;
+  ShardPoint point;
   {
     auto writer = TokenShardWriter::create(folder / "x.bin", 4096).take();
     writer.append(kTokens).take();
+    writer.sync().take();
+    point = writer.point();
   }
-  EXPECT_EQ(folder.file_count(), 0U);
+  const std::string good = read_file(folder / "x.bin").take();
+  const auto refused = [&](const std::string& bytes, ShardPoint at) {
+    test::write_file(folder / "x.bin", bytes);
+    const auto resumed = TokenShardWriter::resume(folder / "x.bin", 4096, at);
+    return !resumed &&
+           resumed.error().message == (folder / "x.bin").string() + ": is not what an interrupted preparation has left";
+  };
+  EXPECT_FALSE(refused(good, point));
+  for (size_t offset = kShardHeaderBytes; offset < good.size(); ++offset) {
+    std::string changed = good;
+    changed[offset] = static_cast<char>(changed[offset] ^ 0x10);
+    EXPECT_TRUE(refused(changed, point)) << offset;
+  }
+  EXPECT_TRUE(refused(good.substr(0, good.size() - 1), point));
+  EXPECT_TRUE(refused("", point));
+  EXPECT_TRUE(refused(good, {point.tokens - 1, point.checksum}));
+  EXPECT_TRUE(refused(good, {UINT64_MAX, point.checksum}));
+  std::filesystem::remove(folder / "x.bin");
+  EXPECT_FALSE(TokenShardWriter::resume(folder / "x.bin", 4096, point).ok());
+}
+
+TEST(TokenShard, MayBeEmpty) { EXPECT_EQ(refusal(shard_bytes({}, 10)), "(accepted)"); }
+
+TEST(TokenShard, NoReaderTakesAnUnfinishedOne) {
+  const ScratchFolder folder;
+  auto writer = TokenShardWriter::create(folder / "x.bin", 4096).take();
+  EXPECT_TRUE(refusal(read_file(folder / "x.bin").take()).starts_with("x.bin: not a token shard: magic is 0"));
+  writer.append(kTokens).take();
+  writer.sync().take();
+  EXPECT_TRUE(refusal(read_file(folder / "x.bin").take()).starts_with("x.bin: not a token shard: magic is 0"));
 }
 
 TEST(TokenShard, EveryTruncationAndExtensionIsRefused) {

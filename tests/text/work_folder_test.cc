@@ -17,13 +17,13 @@ using test::write_file;
 TEST(WorkFolder, AppearsWholeOrNotAtAll) {
   const ScratchFolder folder;
   {
-    auto work = WorkFolder::create(folder / "target").take();
+    auto work = WorkFolder::open(folder / "target").take();
     write_file(work.path() / "inner/a", "a");
     EXPECT_FALSE(std::filesystem::exists(folder / "target"));
   }
   EXPECT_EQ(folder.file_count(), 0U);
   {
-    auto work = WorkFolder::create(folder / "target").take();
+    auto work = WorkFolder::open(folder / "target").take();
     write_file(work.path() / "a", "new");
     work.publish().take();
   }
@@ -31,22 +31,54 @@ TEST(WorkFolder, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(folder.file_count(), 1U);
 }
 
-TEST(WorkFolder, ReplacesWhatIsThereAndRemovesWhatAKilledProcessLeft) {
+TEST(WorkFolder, ReplacesWhatIsThere) {
   const ScratchFolder folder;
   write_file(folder / "target/old", "old");
-  write_file(folder / ".target.partial-abcdef/train.bin", "half");
-  write_file(folder / ".other.partial-abcdef/train.bin", "of another");
-  auto work = WorkFolder::create(folder / "target").take();
+  auto work = WorkFolder::open(folder / "target").take();
   write_file(work.path() / "a", "new");
   work.publish().take();
-  EXPECT_EQ(folder.file_count(), 2U);
+  EXPECT_EQ(folder.file_count(), 1U);
   EXPECT_FALSE(std::filesystem::exists(folder / "target/old"));
-  EXPECT_TRUE(std::filesystem::exists(folder / ".other.partial-abcdef"));
+}
+
+TEST(WorkFolder, TakesUpWhatWasKept) {
+  const ScratchFolder folder;
+  {
+    auto work = WorkFolder::open(folder / "target").take();
+    write_file(work.path() / "a", "half");
+    write_file(work.path() / "b/c", "half");
+    work.keep();
+  }
+  EXPECT_EQ(unfinished_in(folder.path()), std::vector<std::string>{"target"});
+  auto work = WorkFolder::open(folder / "target").take();
+  EXPECT_EQ(read_file(work.path() / "a").take(), "half");
+  work.clear_except({"a"}).take();
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(work.path()), {}), 1);
+  work.publish().take();
+  EXPECT_EQ(read_file(folder / "target/a").take(), "half");
+  EXPECT_TRUE(unfinished_in(folder.path()).empty());
+}
+
+TEST(WorkFolder, RemovesWhatIsOldAndNobodyIsAtWorkOn) {
+  const ScratchFolder folder;
+  const auto now = std::filesystem::file_time_type::clock::now();
+  for (const char* name : {"old", "young", "locked"}) {
+    write_file(folder / fmt::format(".{}.unfinished/a", name), "half");
+    const auto age = std::chrono::hours(std::string_view(name) == "young" ? 1 : 3);
+    std::filesystem::last_write_time(folder / fmt::format(".{}.unfinished", name), now - age);
+  }
+  write_file(folder / "other/a", "whole");
+  const auto lock = FileLock::acquire(lock_of(folder / "locked"), [] {}).take();
+  remove_unfinished(folder.path(), now - std::chrono::hours(2));
+  EXPECT_EQ(unfinished_in(folder.path()), (std::vector<std::string>{"locked", "young"}));
+  EXPECT_TRUE(std::filesystem::exists(folder / "other/a"));
+  EXPECT_EQ(folder.file_count(), 4U) << "the lock of what is gone is still there";
 }
 
 TEST(WorkFolder, NamesAPlaceItCannotWriteTo) {
   const ScratchFolder folder;
-  EXPECT_FALSE(WorkFolder::create(folder / "no/target").ok());
+  write_file(folder / "file", "x");
+  EXPECT_FALSE(WorkFolder::open(folder / "file/target").ok());
   EXPECT_FALSE(FileLock::acquire(folder / "no/lock", [] {}).ok());
 }
 

@@ -1,0 +1,167 @@
+#include "text/encode_corpus.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <fstream>
+#include <thread>
+
+#include "base/sha256.h"
+
+namespace thinpipe {
+namespace fs = std::filesystem;
+namespace {
+
+// sentencepiece takes some 250 bytes for every byte of a document while it works on it: 60 MB a thread for the longest
+// document there is (DocumentSizes). More threads than this would break the promise about memory in docs/data.md.
+constexpr unsigned kMaxThreads = 6;
+constexpr uint64_t kBatchBytesPerThread = 1 << 20;
+
+unsigned threads_for(const PrepareTuning& tuning) {
+  const unsigned wanted = tuning.threads > 0 ? tuning.threads : std::thread::hardware_concurrency();
+  return std::clamp(wanted, 1U, kMaxThreads);
+}
+
+Result<TokenShardWriter> open_shard(const fs::path& path, int64_t vocab, const SplitState& split) {
+  return split.documents == 0 ? TokenShardWriter::create(path, vocab)
+                              : TokenShardWriter::resume(path, vocab, split.point);
+}
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, std::span<const std::string> documents,
+                                                   unsigned threads) {
+  std::vector<std::vector<int32_t>> ids(documents.size());
+  std::vector<std::exception_ptr> failures(documents.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < documents.size(); i = next++) {
+      try {
+        ids[i] = tokenizer.encode(documents[i]);
+        ids[i].insert(ids[i].begin(), tokenizer.bos());
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const size_t helping = std::min<size_t>(threads, documents.size());
+    for (size_t i = 1; i < helping; ++i) helpers.emplace_back(work);
+    work();
+  }
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return ids;
+}
+
+CorpusEncoder::CorpusEncoder(const Tokenizer& tokenizer, fs::path folder, PreparationState state,
+                             TokenShardWriter train, TokenShardWriter val, const PrepareTuning& tuning,
+                             const PrepareProgress& progress)
+    : tokenizer_(tokenizer),
+      folder_(std::move(folder)),
+      progress_(progress),
+      state_(std::move(state)),
+      train_(std::move(train)),
+      val_(std::move(val)),
+      threads_(threads_for(tuning)),
+      durable_every_bytes_(tuning.durable_every_bytes),
+      batch_limit_bytes_(std::min(kBatchBytesPerThread * threads_, durable_every_bytes_)),
+      durable_bytes_(state_.text_bytes()) {}
+
+Result<std::unique_ptr<CorpusEncoder>> CorpusEncoder::open(const Tokenizer& tokenizer, const fs::path& folder,
+                                                           PreparationState state, const PrepareTuning& tuning,
+                                                           const PrepareProgress& progress) {
+  auto train = open_shard(folder / "train.bin", tokenizer.vocab(), state.train);
+  if (!train) return train.error();
+  auto val = open_shard(folder / "val.bin", tokenizer.vocab(), state.val);
+  if (!val) return val.error();
+  return std::unique_ptr<CorpusEncoder>(new CorpusEncoder(tokenizer, folder, std::move(state), std::move(train.value()),
+                                                          std::move(val.value()), tuning, progress));
+}
+
+bool CorpusEncoder::run(const Corpus& corpus, const Survey& survey) {
+  const uint64_t already = state_.documents();
+  const uint64_t already_bytes = state_.text_bytes();
+  DocumentReader reader = corpus.read(survey.sizes);
+  ContentHash hash;
+  std::string document;
+  uint64_t bytes = 0;
+  for (uint64_t index = 0; reader.next(document).take() && index < survey.split.documents(); ++index) {
+    hash.add(document);
+    bytes += document.size();
+    if (index < already) {
+      if (progress_) progress_("finding the place where it was interrupted", bytes, already_bytes);
+      continue;
+    }
+    batch_bytes_ += document.size();
+    batch_.push_back(std::move(document));
+    batch_is_val_.push_back(survey.split.is_val(index));
+    if (batch_bytes_ >= batch_limit_bytes_) write_batch(survey.bytes);
+  }
+  write_batch(survey.bytes);
+  return hash.hex() == survey.content_sha256;
+}
+
+void CorpusEncoder::write_batch(uint64_t total_bytes) {
+  const auto ids = encode_documents(tokenizer_, batch_, threads_);
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    auto& shard = batch_is_val_[i] ? val_ : train_;
+    auto& split = batch_is_val_[i] ? state_.val : state_.train;
+    shard.append(ids[i]).take();
+    split.documents += 1;
+    split.text_bytes += batch_[i].size();
+    if (progress_) progress_("tokenizing", state_.text_bytes(), total_bytes);
+  }
+  batch_.clear();
+  batch_is_val_.clear();
+  batch_bytes_ = 0;
+  if (state_.text_bytes() - durable_bytes_ >= durable_every_bytes_) make_durable();
+}
+
+void CorpusEncoder::make_durable() {
+  train_.sync().take();
+  val_.sync().take();
+  state_.train.point = train_.point();
+  state_.val.point = val_.point();
+  write_preparation_state(folder_ / "progress.json", state_).take();
+  durable_bytes_ = state_.text_bytes();
+}
+
+void CorpusEncoder::finish(Manifest& manifest) {
+  const auto finish = [&](TokenShardWriter& shard, const SplitState& split, const char* name) {
+    shard.finish().take();
+    return SplitManifest{split.documents, split.text_bytes, shard.point().tokens, sha256_of_file(folder_ / name)};
+  };
+  manifest.train = finish(train_, state_.train, "train.bin");
+  manifest.val = finish(val_, state_.val, "val.bin");
+  manifest.train_unigram_entropy = unigram_entropy(train_.counts());
+}
+
+// A stream, not a mapping: pages of a mapped file would count as this process's memory.
+std::string sha256_of_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  Sha256 hash;
+  std::vector<char> buffer(1 << 20);
+  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
+    hash.update({buffer.data(), static_cast<size_t>(file.gcount())});
+  }
+  if (!file.eof()) throw UserError(fmt::format("cannot read back {}", path.string()));
+  return hash.hex();
+}
+
+double unigram_entropy(std::span<const uint64_t> counts) {
+  uint64_t total = 0;
+  for (const uint64_t count : counts) total += count;
+  double entropy = 0;
+  for (const uint64_t count : counts) {
+    if (count == 0) continue;
+    const double share = static_cast<double>(count) / static_cast<double>(total);
+    entropy -= share * std::log(share);
+  }
+  return std::round(entropy * 1e6) / 1e6;
+}
+
+}  // namespace thinpipe
