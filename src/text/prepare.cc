@@ -122,7 +122,7 @@ void complete(const Job& job, WorkFolder& work, const Begun& begun, CorpusEncode
 }
 
 // The folder, unless its name has come to another corpus's files.
-Result<PreparedCorpus> find_prepared(const fs::path& folder, const std::string& content_sha256) {
+Result<PreparedCorpus> find_same(const fs::path& folder, const std::string& content_sha256) {
   auto found = open_prepared(folder);
   if (found && found.value().manifest.content_sha256 != content_sha256) {
     return Error{fmt::format("{} is of another corpus", folder.string())};
@@ -132,7 +132,7 @@ Result<PreparedCorpus> find_prepared(const fs::path& folder, const std::string& 
 
 // Leaves a whole prepared corpus in the work folder, going on with what is there.
 void make(const Job& job, WorkFolder& work, std::optional<Tokenizer> given) {
-  if (find_prepared(work.path(), job.survey.content_sha256)) return;  // only its name was missing
+  if (find_same(work.path(), job.survey.content_sha256)) return;  // only its name was missing
   if (const auto left = find_begun(job, work.path(), given)) {
     auto encoder =
         CorpusEncoder::open(left.value().tokenizer, work.path(), left.value().state, job.tuning, job.progress);
@@ -189,14 +189,14 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
                                       [&](uint64_t bytes) { report(progress, "reading the corpus", bytes, 0); });
   const fs::path parent = cache_root / "prepared";
   const std::string key = cache_key(data, survey, given);
-  if (auto found = find_prepared(parent / key, survey.content_sha256)) return found.value();
+  if (auto found = find_same(parent / key, survey.content_sha256)) return found.value();
 
   make_directories(parent).take();
   const FileLock lock = FileLock::acquire(lock_of(parent / key), [&] {
                           report(progress, "waiting for another process that prepares this corpus", 0, 0);
                         }).take();
   // It may have been made while we waited. A damaged one is made again: it is a cache.
-  const auto found = find_prepared(parent / key, survey.content_sha256);
+  const auto found = find_same(parent / key, survey.content_sha256);
   if (found) return found.value();
   if (std::error_code code; fs::exists(parent / key, code)) {
     log_warn("preparing the corpus again: {}", found.error().message);

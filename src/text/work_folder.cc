@@ -38,10 +38,6 @@ bool lock_waiting(int descriptor) {
 
 constexpr std::string_view kUnfinished = ".unfinished";
 
-fs::path unfinished_of(const fs::path& target) {
-  return target.parent_path() / ("." + target.filename().string() + std::string(kUnfinished));
-}
-
 }  // namespace
 
 Result<FileLock> FileLock::acquire(const fs::path& path, const std::function<void()>& on_wait) {
@@ -81,6 +77,10 @@ std::optional<FileLock> FileLock::try_acquire(const fs::path& path) {
 }
 
 fs::path lock_of(const fs::path& target) { return target.parent_path() / ("." + target.filename().string() + ".lock"); }
+
+fs::path unfinished_of(const fs::path& target) {
+  return target.parent_path() / ("." + target.filename().string() + std::string(kUnfinished));
+}
 
 Result<WorkFolder> WorkFolder::open(const fs::path& target) {
   const fs::path path = unfinished_of(target);

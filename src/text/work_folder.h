@@ -63,7 +63,9 @@ class WorkFolder {
   bool kept_ = false;
 };
 
+// The names of both, beside the target.
 std::filesystem::path lock_of(const std::filesystem::path& target);
+std::filesystem::path unfinished_of(const std::filesystem::path& target);
 
 // What is unfinished in `parent`, by the name it would get. Somebody may be at work there.
 std::vector<std::string> unfinished_in(const std::filesystem::path& parent);

@@ -1,11 +1,14 @@
 // A small corpus of sixty documents, and a cache to prepare it in.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "support/scratch.h"
 #include "text/prepare.h"
 #include "text/text_files.h"
@@ -47,5 +50,22 @@ struct Setting {
                : 0;
   }
 };
+
+// Two copies of a prepared corpus, beside it, with manifests whose ids begin alike; both ids, the smaller first.
+inline std::pair<std::string, std::string> make_ids_alike(const PreparedCorpus& corpus,
+                                                          const std::filesystem::path& cache) {
+  std::map<std::string, Manifest> seen;
+  for (Manifest manifest = corpus.manifest;; manifest.val_fraction += 1e-6) {
+    const std::string id = sha256_hex(manifest_text(manifest));
+    const auto [alike, is_new] = seen.emplace(id.substr(0, 4), manifest);
+    if (is_new) continue;
+    const std::string other = sha256_hex(manifest_text(alike->second));
+    for (const auto& [name, one] : {std::pair{"one", manifest}, std::pair{"other", alike->second}}) {
+      std::filesystem::copy(corpus.folder, cache / "prepared" / name);
+      write_file(cache / "prepared" / name / "manifest.json", manifest_text(one));
+    }
+    return std::minmax(id, other);
+  }
+}
 
 }  // namespace thinpipe::test
