@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/units.h"
 #include "commands.h"
 #include "lab/lab.h"
 
@@ -58,6 +59,17 @@ void add_bench_command(CLI::App& app) {
   auto* join = bench->add_subcommand("join", "from `thinpipe join` to the first step, on this machine");
   join->add_flag("--json", *json, "one JSON object on the last line");
   join->callback([json] { bench_join(std::filesystem::read_symlink("/proc/self/exe").string(), *json); });
+  auto data_size = std::make_shared<std::string>("1GB");
+  auto* data = bench->add_subcommand("data", "prepare made-up text in a process of its own: rate and peak memory");
+  data->add_option("--size", *data_size, "of the text")->capture_default_str();
+  data->add_flag("--json", *json, "one JSON object on the last line");
+  data->footer("Examples:\n  thinpipe bench data\n  thinpipe bench data --size 100MB --json");
+  data->callback([data_size, json] {
+    const auto bytes = parse_size(*data_size);
+    if (!bytes) throw UserError("--size: " + bytes.error().message);
+    if (bytes.value() < 1'000'000) throw UserError(fmt::format("--size {}: give at least 1MB", *data_size));
+    bench_data({std::filesystem::read_symlink("/proc/self/exe").string(), bytes.value()}, *json);
+  });
 }
 
 }  // namespace thinpipe

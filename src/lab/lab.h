@@ -42,6 +42,13 @@ struct BenchWanOptions {
 // a limit on the links, at the rate where dense fp32 falls to about 1/16, and at that rate with 50 ms of delay.
 void bench_wan(const BenchWanOptions& options, bool json);
 
+struct BenchDataOptions {
+  std::string program;  // thinpipe itself
+  uint64_t bytes = 1'000'000'000;
+};
+// Prepares that much made-up text in a process of its own: seconds, MB/s, its peak of resident memory, tokens.
+void bench_data(const BenchDataOptions& options, bool json);
+
 // Seconds from `thinpipe join` to the first step in which the newcomer took part, in the default run.
 void bench_join(const std::string& program, bool json);
 

@@ -39,6 +39,16 @@ std::optional<Tokenizer> load_given_tokenizer(const DataConfig& data) {
   return std::move(tokenizer).take();
 }
 
+void check_fraction(const DataConfig& data) {
+  if (data.val_fraction >= 0 && data.val_fraction < 1) return;
+  throw UserError(fmt::format("data.val_fraction = {} must be at least 0 and below 1", data.val_fraction));
+}
+
+Survey survey_with_progress(const DataConfig& data, const Corpus& corpus, const PrepareProgress& progress) {
+  return survey_corpus(corpus, data.val_fraction,
+                       [&](uint64_t bytes) { report(progress, "reading the corpus", bytes, 0); });
+}
+
 std::string cache_key(const DataConfig& data, const Survey& survey, const std::optional<Tokenizer>& given) {
   const std::string tokenizer = given ? sha256_hex(given->model()) : "trained";
   return sha256_hex(fmt::format("thinpipe prepared corpus {}\n{}\n{}\n{}\n{}\n", kPreparationVersion,
@@ -178,15 +188,19 @@ Result<PreparedCorpus> open_prepared(const fs::path& folder) {
   return corpus;
 }
 
+std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress& progress) {
+  check_fraction(data);
+  const Corpus corpus = Corpus::open(data.corpus);
+  const Survey survey = survey_with_progress(data, corpus, progress);
+  return train_on_training_documents(corpus, survey, data.vocab, progress).model();
+}
+
 PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root, const PrepareProgress& progress,
                               const PrepareTuning& tuning) {
-  if (!(data.val_fraction >= 0 && data.val_fraction < 1)) {
-    throw UserError(fmt::format("data.val_fraction = {} must be at least 0 and below 1", data.val_fraction));
-  }
+  check_fraction(data);
   std::optional<Tokenizer> given = load_given_tokenizer(data);
   const Corpus corpus = Corpus::open(data.corpus);
-  const Survey survey = survey_corpus(corpus, data.val_fraction,
-                                      [&](uint64_t bytes) { report(progress, "reading the corpus", bytes, 0); });
+  const Survey survey = survey_with_progress(data, corpus, progress);
   const fs::path parent = cache_root / "prepared";
   const std::string key = cache_key(data, survey, given);
   if (auto found = find_same(parent / key, survey.content_sha256)) return found.value();

@@ -40,6 +40,10 @@ struct PrepareTuning {
 PreparedCorpus prepare_corpus(const DataConfig& data, const std::filesystem::path& cache_root,
                               const PrepareProgress& progress = {}, const PrepareTuning& tuning = {});
 
+// The bytes of the tokenizer that prepare_corpus would train for these settings: on training documents only. Throws
+// UserError.
+std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress& progress = {});
+
 // A folder prepare_corpus has made, checked: manifest, tokenizer, and the headers and sizes of the shards.
 Result<PreparedCorpus> open_prepared(const std::filesystem::path& folder);
 
