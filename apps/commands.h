@@ -25,5 +25,6 @@ void add_export_command(CLI::App& app);
 void add_import_command(CLI::App& app);
 void add_lab_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_program_commands(CLI::App& app);  // completion, man, --version
 
 }  // namespace thinpipe

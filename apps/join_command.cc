@@ -274,13 +274,21 @@ void add_join_commands(CLI::App& app) {
   invite_command->add_option("--note", invite_arguments->note, "for yourself: whom it is for");
   invite_command->add_flag("--list", invite_arguments->list, "show the invites instead");
   invite_command->add_option("--revoke", invite_arguments->revoke, "take back the invite with this id instead");
-  invite_command->footer("Examples:\n  thinpipe invite --uses 3 --expires 2d\n  thinpipe invite --list");
+  invite_command->footer(
+      "Examples:\n  thinpipe invite                                        for one machine, within seven days\n"
+      "  thinpipe invite --uses 3 --expires 2d --note friends\n"
+      "  thinpipe invite --list\n"
+      "It prints one long line: send it by a way you trust, for it lets its holder in.");
   invite_command->callback([invite_arguments] { invite(*invite_arguments); });
 
   auto peer = std::make_shared<std::string>(), kick_run = std::make_shared<std::string>();
   auto* kick_command = app.add_subcommand("kick", "remove a worker from a run you serve, for good");
   kick_command->add_option("peer", *peer, "its name, as `thinpipe status` shows it")->required();
   kick_command->add_option("run", *kick_run, "a run's folder or name; none: the newest");
+  kick_command->footer(
+      "Examples:\n  thinpipe kick attic                                    from the newest run\n"
+      "  thinpipe kick attic 2026-01-31-17-05-09\n"
+      "Its certificate is refused from then on, and its stage waits for a spare machine or a new one.");
   kick_command->callback([peer, kick_run] { kick(*peer, *kick_run); });
 
   auto arguments = std::make_shared<JoinArguments>();
@@ -292,13 +300,23 @@ void add_join_commands(CLI::App& app) {
   join_command->add_option("--announce", arguments->announce,
                            "HOST:PORT where neighbours can dial, say a forwarded port");
   join_command->add_flag("--check", arguments->check_only, "only look whether this machine can take part");
-  join_command->footer("Example:\n  thinpipe join thinpipe1...\nWhat a host can see and do: docs/joining.md");
+  join_command->footer(
+      "Examples:\n  thinpipe join thinpipe1...                             the line you were sent\n"
+      "  thinpipe join thinpipe1... --check                     look first, take no part\n"
+      "  thinpipe join - < invite.txt                           not seen by other users of this machine\n"
+      "It holds a stage until the run ends; ctrl-C leaves with a checkpoint. What a host can see and do: "
+      "docs/joining.md.");
   join_command->callback([arguments] { join(*arguments); });
 
   auto doctor_invite = std::make_shared<std::string>(), doctor_config = std::make_shared<std::string>();
   auto* doctor_command = app.add_subcommand("doctor", "can this machine take part? before anything is downloaded");
   doctor_command->add_option("invite", *doctor_invite, "of the run in question; none: the default model");
   doctor_command->add_option("--config", *doctor_config, "a config of your own in place of the default model");
+  doctor_command->footer(
+      "Examples:\n  thinpipe doctor                                        for the default model\n"
+      "  thinpipe doctor --config my.toml\n"
+      "  thinpipe doctor thinpipe1...                           for the run of this invite\n"
+      "It measures memory, disk and speed, and says of each whether it will do and what would mend it.");
   doctor_command->callback([doctor_invite, doctor_config] { doctor(*doctor_invite, *doctor_config); });
 }
 

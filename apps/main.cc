@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "base/log.h"
 #include "base/nearest.h"
 #include "commands.h"
+#include "help.h"
 
 namespace {
 
@@ -53,11 +55,16 @@ bool is_out_of_memory(const std::exception& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // For the processes of a run, which are children of this one: a thread that waits should not spin away the core that
+  // a neighbour needs. This process has read it already.
+  ::setenv("GOMP_SPINCOUNT", "1000", 0);
   thinpipe::init_log();
   CLI::App app("Trains transformer language models over ordinary internet links.", "thinpipe");
   app.require_subcommand(1);
   std::string log_level = "info";
-  app.add_option("--log-level", log_level, "debug, info, warn or error")->capture_default_str();
+  app.add_option("--log-level", log_level, "what to say on standard error")
+      ->type_name("debug|info|warn|error")
+      ->capture_default_str();
   app.parse_complete_callback([&] { thinpipe::set_log_level(log_level); });
   thinpipe::add_train_command(app);
   thinpipe::add_serve_command(app);
@@ -71,13 +78,15 @@ int main(int argc, char** argv) {
   thinpipe::add_tokenizer_commands(app);
   thinpipe::add_lab_command(app);
   thinpipe::add_bench_command(app);
+  thinpipe::add_program_commands(app);
+  thinpipe::add_help(app);
   try {
     app.parse(argc, argv);
     return 0;
   } catch (const thinpipe::ExitWith& end) {
     return end.code;
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
+  } catch (const CLI::Success& asked) {  // --help or --version
+    return app.exit(asked);
   } catch (const CLI::ParseError& error) {
     complain(usage_fault(app, error));
     return 2;

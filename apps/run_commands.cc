@@ -139,18 +139,34 @@ void steer(const std::string& name, control::ControlRequest::What what) {
 void add_run_commands(CLI::App& app) {
   auto name = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  const auto add = [&](const char* command_name, const char* help, auto action) {
+  // Examples for the newest run and for a named one, then what happens.
+  const auto add = [&](const std::string& command_name, const char* help, const char* happens, auto action) {
     auto* command = app.add_subcommand(command_name, help);
     command->add_option("run", *name, "a run's folder or name; none: the newest");
+    command->footer(fmt::format("Examples:\n  thinpipe {0:<46}the newest run\n  thinpipe {0} 2026-01-31-17-05-09\n{1}",
+                                command_name, happens));
     command->callback(action);
     return command;
   };
-  app.add_subcommand("runs", "list the runs of this machine")->callback([] { list_runs(); });
-  add("show", "what a run is and how far it came", [name] { show_run(*name); });
-  auto* status = add("status", "how a run that is going on stands", [name, json] { print_status(*name, *json); });
+  auto* runs = app.add_subcommand("runs", "list the runs of this machine");
+  runs->footer(
+      "Examples:\n  thinpipe runs\n  THINPIPE_DATA_DIR=/big/disk thinpipe runs               those of another data "
+      "folder\n"
+      "A line for each, newest last: its name, step and loss, and how it stands.");
+  runs->callback([] { list_runs(); });
+  add("show", "what a run is and how far it came",
+      "It prints the run's folder, model, progress, checkpoints and weights; the run need not be going on.",
+      [name] { show_run(*name); });
+  auto* status = add("status", "how a run that is going on stands",
+                     "It asks the run's coordinator: the step, who holds which stage, the links, what happened last.",
+                     [name, json] { print_status(*name, *json); });
   status->add_flag("--json", *json, "one JSON object on the last line");
-  add("pause", "hold a run after its current step", [name] { steer(*name, control::ControlRequest::PAUSE); });
-  add("resume", "let a paused run go on", [name] { steer(*name, control::ControlRequest::RESUME); });
+  add("pause", "hold a run after its current step",
+      "Its machines stay in the run and wait; thinpipe resume lets them go on.",
+      [name] { steer(*name, control::ControlRequest::PAUSE); });
+  add("resume", "let a paused run go on",
+      "The next step begins at once. A run that was stopped is taken up with thinpipe train --resume.",
+      [name] { steer(*name, control::ControlRequest::RESUME); });
 }
 
 }  // namespace thinpipe

@@ -88,9 +88,11 @@ void add_serve_command(CLI::App& app) {
   command->add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
   command->add_option("--certificate-life", arguments->certificate_life_s, "seconds")->group("");
   command->footer(
-      "Examples:\n  thinpipe serve my.toml\n  thinpipe serve --listen [::]:7700 --announce my.home.example:7700 "
-      "my.toml\n"
-      "  thinpipe serve --run 2026-01-31-17-05-09\nThen, in another window: thinpipe invite");
+      "Examples:\n  thinpipe serve my.toml\n"
+      "  thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700\n"
+      "  thinpipe serve --run 2026-01-31-17-05-09               go on with a run\n"
+      "It waits for as many machines as the run has stages, then leads it. Bring them in from another window: thinpipe "
+      "invite");
   command->callback([arguments] { serve(*arguments); });
 }
 
