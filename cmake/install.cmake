@@ -1,0 +1,19 @@
+# cmake --install: the program, its tokenizer module (src/text/CMakeLists.txt), manual page, completions, documentation.
+# The tree works wherever it is moved: the program looks for the module beside its own place. The RPATH to OpenBLAS
+# (cmake/toolchain.cmake) is a linker option and no RPATH of CMake's, so that installing leaves it alone.
+install(TARGETS thinpipe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+# Made by the program itself, when it is installed and not before: a plain build does not pay for them.
+set(made ${PROJECT_BINARY_DIR}/installed)
+set(PACKAGING_DIR ${PROJECT_SOURCE_DIR}/packaging)
+configure_file(${PACKAGING_DIR}/changelog.in ${made}/changelog @ONLY)
+install(CODE "set(program \"$<TARGET_FILE:thinpipe>\")\nset(made \"${made}\")")
+install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/make_installed.cmake)
+
+install(FILES ${made}/thinpipe.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${made}/thinpipe DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${made}/_thinpipe DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+install(FILES README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE ${PACKAGING_DIR}/copyright ${made}/changelog.gz
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PACKAGING_DIR}/lintian-overrides DESTINATION ${CMAKE_INSTALL_DATADIR}/lintian/overrides RENAME thinpipe)
+install(DIRECTORY docs configs DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,0 +1,307 @@
+// What the program says about itself, all of it made from its commands: help, completion scripts, the manual page. The
+// lists here are read from `thinpipe --help`, so that a new command is held to the same.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+
+#include "apps/program.h"
+#include "config/keys.h"
+
+namespace thinpipe {
+namespace {
+
+using test::Arguments;
+using test::expect_refused;
+using test::Outcome;
+using test::Program;
+using test::write_file;
+using Lines = std::vector<std::string>;
+
+Lines lines_of(const std::string& text) {
+  Lines lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string said(const Program& program, const Arguments& arguments) {
+  const auto outcome = program.run(arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return outcome.out;
+}
+
+// Command -> the title it stands under.
+std::map<std::string, std::string> listed_commands(const std::string& help) {
+  std::map<std::string, std::string> commands;
+  std::string title;
+  const std::regex command("  ([a-z][a-z-]*) +[^ ].*");
+  for (const auto& line : lines_of(help)) {
+    std::smatch match;
+    if (line.ends_with(':')) title = line.substr(0, line.size() - 1);
+    if (line.empty()) title.clear();
+    if (!title.empty() && title != "First things to try" && title != "Examples" &&
+        std::regex_match(line, match, command))
+      commands[match[1]] = title;
+  }
+  return commands;
+}
+
+// The help of every command, by its path: "lab exactness".
+std::map<std::string, std::string> help_by_command(const std::string& all) {
+  std::map<std::string, std::string> parts;
+  std::string path;
+  const std::regex usage("Usage: thinpipe ?([a-z ]*?) ?(\\[.*|[A-Z].*)?");
+  for (const auto& line : lines_of(all)) {
+    std::smatch match;
+    if (std::regex_match(line, match, usage)) path = match[1];
+    parts[path] += line + "\n";
+  }
+  return parts;
+}
+
+TEST(Help, EveryCommandHasAGroup) {
+  const Program program;
+  const auto commands = listed_commands(said(program, {"--help"}));
+  EXPECT_GE(commands.size(), 15U);
+  EXPECT_EQ(commands.at("train"), "Train on this machine");
+  EXPECT_EQ(commands.at("join"), "Train with others");
+  for (const auto& [command, group] : commands) {
+    EXPECT_NE(group, "Other commands") << command << " has no group: add it to the table in apps/help.cc";
+  }
+  EXPECT_FALSE(commands.contains("work")) << "is hidden";
+}
+
+TEST(Help, EveryCommandTeachesByExample) {
+  const Program program;
+  const auto help = help_by_command(said(program, {"--help-all"}));
+  for (const auto& [command, group] : listed_commands(help.at(""))) {
+    EXPECT_TRUE(help.contains(command)) << command << " in " << group;
+  }
+  for (const auto& [command, text] : help) {
+    if (command.empty()) continue;
+    SCOPED_TRACE("thinpipe " + command);
+    const auto examples = text.find("\nExamples:\n");
+    ASSERT_NE(examples, std::string::npos) << "needs a footer that begins with Examples:";
+    size_t count = 0;
+    bool sentence = false;
+    for (const auto& line : lines_of(text.substr(examples + 11))) {
+      if (line.starts_with("  ")) count += line.find("thinpipe") != std::string::npos ? 1 : 0;
+      if (!line.empty() && line[0] != ' ') sentence = true;
+    }
+    EXPECT_TRUE(2 <= count && count <= 4) << count << " examples";
+    EXPECT_TRUE(sentence) << "a sentence behind the examples should say what happens";
+  }
+}
+
+TEST(Help, FitsIntoAHundredColumnsAndIsTheSameForOneCommand) {
+  const Program program;
+  const auto all = said(program, {"--help-all"});
+  for (const auto& line : lines_of(all)) EXPECT_LE(line.size(), 100U) << line;
+  EXPECT_NE(all.find(said(program, {"bench", "wan", "--help"})), std::string::npos);
+}
+
+TEST(Help, TheVersionIsTold) {
+  const Program program;
+  EXPECT_EQ(said(program, {"--version"}), "thinpipe " THINPIPE_VERSION "\n");
+}
+
+// ---- completion ----
+
+// As bash would call the function: the line cut into words at spaces and around =.
+std::string quoted_words(const std::string& line, size_t* last) {
+  std::vector<std::string> words(1);
+  for (const char letter : line) {
+    if (letter == ' ')
+      words.emplace_back();
+    else if (letter == '=')
+      words.emplace_back("=");
+    else if (words.back() == "=")
+      words.emplace_back(1, letter);
+    else
+      words.back() += letter;
+  }
+  *last = words.size() - 1;
+  return fmt::format("'{}'", fmt::join(words, "' '"));
+}
+
+class Shell {
+ public:
+  explicit Shell(const std::string& name) : script_(said(program_, {"completion", name})) {
+    write_file(program_ / "script", script_);
+    write_file(program_ / "my.toml", "");
+    std::filesystem::create_directories(program_.data() / "runs" / "2026-01-31-17-05-09");
+    write_file(program_.data() / "runs" / "2026-01-31-17-05-09" / "config.toml", "");
+    std::filesystem::create_directory(program_ / "bin");
+    std::filesystem::create_symlink(THINPIPE_PROGRAM, program_ / "bin/thinpipe");
+    path_ = "PATH=" + (program_ / "bin").string() + ":$PATH; ";
+  }
+
+  const std::string& script() const { return script_; }
+  const Program& program() const { return program_; }
+
+  std::string run(const std::string& shell, const Arguments& options, const std::string& commands) const {
+    auto arguments = options;
+    arguments.insert(arguments.end(), {"-c", path_ + commands});
+    const auto outcome = program_.run(arguments, {.program = shell});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return outcome.out;
+  }
+
+  // What bash offers for this line, at its end.
+  Lines bash(const std::string& line) const {
+    size_t last = 0;
+    const auto words = quoted_words(line, &last);
+    return lines_of(run("/bin/bash", {"--norc"},
+                        fmt::format("source ./script; COMP_LINE='{}' COMP_POINT={} COMP_WORDS=({}) COMP_CWORD={}; "
+                                    "_thinpipe; [ ${{#COMPREPLY[@]}} = 0 ] || printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+                                    line, line.size(), words, last)));
+  }
+
+ private:
+  Program program_;
+  std::string script_;
+  std::string path_;
+};
+
+TEST(BashCompletion, OffersCommandsOptionsAndFixedValues) {
+  const Shell shell("bash");
+  EXPECT_EQ(shell.bash("thinpipe tr"), Lines{"train"});
+  EXPECT_EQ(shell.bash("thinpipe --log-level debug tr"), Lines{"train"});
+  EXPECT_EQ(shell.bash("thinpipe lab ex"), Lines{"exactness"});
+  EXPECT_EQ(shell.bash("thinpipe train --se"), Lines{"--set"});
+  EXPECT_EQ(shell.bash("thinpipe bench wan --ra"), Lines{"--rank"});
+  EXPECT_EQ(shell.bash("thinpipe --log-level de"), Lines{"debug"});
+  EXPECT_EQ(shell.bash("thinpipe --log-level=de"), Lines{"debug"});
+  EXPECT_EQ(shell.bash("thinpipe completion "), (Lines{"bash", "zsh"}));
+  EXPECT_EQ(shell.bash("thinpipe wor"), Lines{}) << "work is hidden";
+  EXPECT_EQ(shell.bash("thinpipe serve --loc"), Lines{}) << "--local is hidden";
+}
+
+TEST(BashCompletion, OffersFilesRunsAndKeys) {
+  const Shell shell("bash");
+  EXPECT_EQ(shell.bash("thinpipe train m"), Lines{"my.toml"});
+  EXPECT_EQ(shell.bash("thinpipe train --steps 5 m"), Lines{"my.toml"});
+  EXPECT_EQ(shell.bash("thinpipe train --run-dir bi"), Lines{"bin"});
+  EXPECT_EQ(shell.bash("thinpipe train my.toml "), Lines{}) << "takes no second config";
+  EXPECT_EQ(shell.bash("thinpipe show 20"), Lines{"2026-01-31-17-05-09"});
+  EXPECT_EQ(shell.bash("thinpipe kick somebody 20"), Lines{"2026-01-31-17-05-09"});
+  EXPECT_EQ(shell.bash("thinpipe train --resume 20"), Lines{"2026-01-31-17-05-09"});
+  Lines keys;
+  for (const auto& key : config_keys()) {
+    if (key.section == "model") keys.push_back(key.full() + "=");
+  }
+  EXPECT_EQ(shell.bash("thinpipe train --set model."), keys);
+  EXPECT_EQ(shell.bash("thinpipe train --set model.qk_norm=t"), Lines{"true"});
+  EXPECT_EQ(shell.bash("thinpipe train --set boundary.pack=int"), (Lines{"int8", "int4", "int2"}));
+  EXPECT_EQ(shell.bash("thinpipe train --set=model.mode=sub"), Lines{"subspace"});
+  EXPECT_EQ(shell.bash("thinpipe train --set train.device="), (Lines{"cpu", "cuda"}));
+}
+
+TEST(BashCompletion, KnowsEveryCommandThatHelpLists) {
+  const Shell shell("bash");
+  const auto offered = shell.bash("thinpipe ");
+  const std::set<std::string> commands(offered.begin(), offered.end());
+  std::set<std::string> listed;
+  for (const auto& [command, group] : listed_commands(said(shell.program(), {"--help"}))) listed.insert(command);
+  EXPECT_EQ(commands, listed);
+}
+
+// Types the line and a tab into an interactive zsh and reads what it makes of it.
+TEST(ZshCompletion, CompletesWhatIsTyped) {
+  const std::string zsh = "/bin/zsh";
+  if (!std::filesystem::exists(zsh)) GTEST_SKIP() << "there is no zsh on this machine";
+  if (!test::has_pseudo_terminals()) GTEST_SKIP() << "no pseudo-terminals here";
+  const Shell shell("zsh");
+  write_file(shell.program() / "drive", R"zsh(
+zmodload zsh/zpty
+zpty z "TERM=dumb PS1= zsh -f -i"
+zpty -w z "PS1=; unsetopt prompt_cr prompt_sp; autoload -U compinit; compinit -D -u; source ./script; print rea''dy"
+zpty -r z banner '*ready*'
+# A line's completion is seen by what zsh echoes once an unknown command follows: ctrl-A puts "print -r" before it.
+for line in "$@"; do
+  zpty -n -w z "$line"$'\t\x01print -r -- "<\x05>"\n'
+  zpty -r z answer $'*\n<*>*'
+  print -r -- "${${answer##*$'\n'<}%%>*}"
+done
+zpty -d z
+)zsh");
+  const Arguments typed{"thinpipe tra",
+                        "thinpipe lab ex",
+                        "thinpipe train --se",
+                        "thinpipe train my",
+                        "thinpipe show 2026",
+                        "thinpipe train --set model.mo",
+                        "thinpipe --log-level de",
+                        "thinpipe train --set model.mode=de"};
+  const Lines whole{"thinpipe train",
+                    "thinpipe lab exactness",
+                    "thinpipe train --set",
+                    "thinpipe train my.toml",
+                    "thinpipe show 2026-01-31-17-05-09",
+                    "thinpipe train --set model.mode=",
+                    "thinpipe --log-level debug",
+                    "thinpipe train --set model.mode=dense"};
+  EXPECT_EQ(lines_of(shell.run(zsh, {"-f"}, fmt::format("source ./drive '{}'", fmt::join(typed, "' '")))), whole);
+}
+
+TEST(Completion, ShellsThatAreNotKnownAreRefused) {
+  const Program program;
+  expect_refused(program, {"completion", "fish"}, {"completion fish", "bash and zsh"});
+  expect_refused(program, {"completion"}, {"shell is required"});
+}
+
+// ---- the manual page ----
+
+TEST(ManualPage, HasEveryCommandAndOptionAndNoneThatIsHidden) {
+  const Program program;
+  const auto page = std::regex_replace(said(program, {"man"}), std::regex("\\\\-"), "-");
+  for (const auto& [command, text] : help_by_command(said(program, {"--help-all"}))) {
+    EXPECT_TRUE(command.empty() || page.find("\n.SS thinpipe " + command) != std::string::npos) << command;
+    const std::regex option("  (--[a-z-]+).*");
+    for (const auto& line : lines_of(text)) {
+      std::smatch match;
+      if (!std::regex_match(line, match, option)) continue;
+      EXPECT_NE(page.find(".B " + match[1].str()), std::string::npos) << match[1];
+    }
+  }
+  EXPECT_EQ(page.find("thinpipe work"), std::string::npos);
+  EXPECT_EQ(page.find("--certificate-life"), std::string::npos);
+}
+
+TEST(ManualPage, NamesEveryVariableTheProgramReads) {
+  const Program program;
+  const auto page = said(program, {"man"});
+  const std::regex read("getenv\\(\"([A-Z_]+)\"\\)");
+  int count = 0;
+  for (const auto* folder : {"src", "apps"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      if (entry.path().extension() != ".cc") continue;
+      const auto source = read_file(entry.path()).take();
+      for (std::sregex_iterator match(source.begin(), source.end(), read), end; match != end; ++match, ++count) {
+        EXPECT_NE(page.find("\n.I " + (*match)[1].str()), std::string::npos) << (*match)[1];
+      }
+    }
+  }
+  EXPECT_GE(count, 3);
+}
+
+TEST(ManualPage, IsGoodRoff) {
+  const Program program;
+  write_file(program / "thinpipe.1", said(program, {"man"}));
+  bool checked = false;
+  for (const std::string command : {"groff -man -ww -Tascii", "mandoc -Tlint -Wwarning"}) {
+    if (!std::filesystem::exists("/usr/bin/" + command.substr(0, command.find(' ')))) continue;
+    const auto outcome = program.run({"-c", command + " thinpipe.1"}, {.program = "/bin/sh"});
+    EXPECT_EQ(outcome.exit_code, 0) << command << "\n" << outcome.out << outcome.err;
+    EXPECT_EQ(outcome.err, "") << command;
+    checked = true;
+  }
+  if (!checked) GTEST_SKIP() << "neither groff nor mandoc is on this machine";
+}
+
+}  // namespace
+}  // namespace thinpipe
