@@ -1,6 +1,5 @@
 # cmake --install: the program, its tokenizer module (src/text/CMakeLists.txt), manual page, completions, documentation.
-# The tree works wherever it is moved: the program looks for the module beside its own place. The RPATH to OpenBLAS
-# (cmake/toolchain.cmake) is a linker option and no RPATH of CMake's, so that installing leaves it alone.
+# The tree works wherever it is moved: the program looks for the module beside its own place.
 install(TARGETS thinpipe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 # Made by the program itself, when it is installed and not before: a plain build does not pay for them.
