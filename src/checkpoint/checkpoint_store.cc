@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kManifest = "manifest.json";
+constexpr size_t kPieceBytes = size_t{1} << 20;
 
 bool has_size(const fs::path& path, uint64_t bytes) {
   std::error_code code;
@@ -125,6 +126,21 @@ Result<IncomingFile> CheckpointStore::receive_file(int64_t step, const std::stri
   return IncomingFile(this, step, {name, bytes, sha256}, std::move(file).take());
 }
 
+Result<CheckpointFile> CheckpointStore::receive_copy(int64_t step, const fs::path& path) {
+  const auto mapped = MappedFile::open(path);
+  if (!mapped) return mapped.error();
+  auto left = mapped.value().bytes();
+  CheckpointFile file{path.filename().string(), left.size(), sha256_hex(left)};
+  auto incoming = receive_file(step, file.name, file.bytes, file.sha256);
+  if (!incoming) return incoming.error();
+  while (!left.empty()) {
+    if (auto status = incoming.value().append(left.substr(0, kPieceBytes)); !status) return status.error();
+    left.remove_prefix(std::min(left.size(), kPieceBytes));
+  }
+  if (auto status = incoming.value().finish(); !status) return status.error();
+  return file;
+}
+
 Status CheckpointStore::take_in(const IncomingFile& incoming, AtomicFile& file) {
   const std::lock_guard lock(received_->mutex);
   const auto found = received_->files.find(incoming.step_);
@@ -195,7 +211,9 @@ Status CheckpointStore::commit(const CheckpointManifest& manifest) {
   if (is_there(folder_of(manifest.step))) {
     const Found old = look_at(manifest.step);
     if (old.state == Found::State::kOfAnotherRun) return Error{old.reason};
-    if (old.state == Found::State::kWhole && old.manifest.generation >= manifest.generation) {
+    const bool is_newer = old.manifest.generation > manifest.generation;
+    const bool is_the_same = old.manifest.generation == manifest.generation && old.manifest.cuts == manifest.cuts;
+    if (old.state == Found::State::kWhole && (is_newer || is_the_same)) {
       received_->files.erase(manifest.step);
       // An earlier commit() may have failed at just that.
       if (auto status = sync_directory(folder_); !status) return status;

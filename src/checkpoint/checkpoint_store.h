@@ -56,11 +56,14 @@ class CheckpointStore {
   // Replaces an earlier one of that step and name when it is finished. Files that an earlier process received for a
   // step it never committed are not taken over.
   Result<IncomingFile> receive_file(int64_t step, const std::string& name, uint64_t bytes, const std::string& sha256);
+  // The same with a file that lies on this machine, under its own name; what it was received as.
+  Result<CheckpointFile> receive_copy(int64_t step, const std::filesystem::path& file);
   // Whether it has been received for the next commit of that step, or is part of the checkpoint of that step.
   bool holds(int64_t step, const std::string& name, const std::string& sha256) const;
 
-  // All its files must have been received. A checkpoint of that step is replaced in one move if it is damaged or of an
-  // older generation; otherwise it stays, and that is no error. After an error, commit() may be tried again.
+  // All its files must have been received. A checkpoint of that step is replaced in one move if it is damaged, of an
+  // older generation, or of the same with other cuts; otherwise it stays, and that is no error. After an error,
+  // commit() may be tried again.
   Status commit(const CheckpointManifest& manifest);
 
   // The newest checkpoint up to that step that is of this run and whose files have their sizes. What was newer and
