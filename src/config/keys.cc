@@ -62,6 +62,14 @@ Rule some_text() {
   return {"text that is not empty", [](const KeyValue& value) { return !std::get<std::string>(value).empty(); }};
 }
 
+Rule hash_or_nothing() {
+  return {"64 lower-case hex digits, or empty text", [](const KeyValue& value) {
+            const auto& digits = std::get<std::string>(value);
+            return digits.empty() ||
+                   (digits.size() == 64 && digits.find_first_not_of("0123456789abcdef") == std::string::npos);
+          }};
+}
+
 Rule device() {
   return {"\"cpu\", \"cuda\" or \"cuda:N\" with N from 0 to 999", [](const KeyValue& value) {
             std::string_view name = std::get<std::string>(value);
@@ -305,6 +313,9 @@ void add_subspace(Table& table) {
       });
   add("norm", &C::norm, one_of<NormForm>(), "RMSNorm of coordinates and anchor together, or of each by itself");
   add("anchor_std", &C::anchor_std, above(0, 1000), "standard deviation of the token table");
+  add("table", &C::table, hash_or_nothing(),
+      "SHA-256 of the token table's rows, for a run that brings its own as tables/HASH.safetensors in its folder "
+      "(docs/checkpoints.md); empty: made from the seed");
   add("input", &C::input, one_of<InputForm>(), "how blocks read the stream; auto takes the cheaper for the microbatch");
   add("zero_init", &C::zero_init, truth(), "output coordinates start at 0");
   add("update_every", &C::update_every, whole(0, 10'000'000), "steps between moves of the subspace; 0: never");

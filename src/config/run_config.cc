@@ -103,6 +103,11 @@ void check_subspace(const RunConfig& config) {
       throw UserError(
           "optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes \"adamw\" or \"muon\"");
     }
+    if (!subspace.table.empty()) {
+      throw UserError(
+          fmt::format("subspace.table = \"{}\": needs model.mode = \"subspace\", a dense model has no frozen table",
+                      subspace.table));
+    }
     return;
   }
   if (subspace.rank > model.d) {

@@ -41,6 +41,7 @@ struct SubspaceConfig {
   std::vector<int64_t> anchor_groups;  // blocks per anchor table with anchors = "stage"; empty: the cuts at creation
   NormForm norm = NormForm::kJoint;
   double anchor_std = 0.3;
+  std::string table;  // SHA-256 of T_fixed's rows, whose file lies beside the run; empty: derived from the seed
   InputForm input = InputForm::kAuto;
   bool zero_init = false;      // A1, A2 start at zero
   int64_t update_every = 500;  // steps between moves of U; 0: never

@@ -31,6 +31,29 @@ TEST(Validate, RefusesASeedThatTomlCannotHold) {
   EXPECT_THROW(validate(config), UserError);
 }
 
+TEST(Validate, ATokenTableIsNamedByItsHashInASubspaceModelOnly) {
+  const auto refusal = [](RunConfig config, const std::string& table) {
+    config.model.subspace.table = table;
+    try {
+      validate(config);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string hash(64, '7');
+  EXPECT_EQ(refusal({}, ""), "");
+  EXPECT_EQ(refusal({}, hash), "");
+  for (const std::string& wrong : {hash.substr(1), hash + "7", std::string(64, 'A'), "../" + hash.substr(3)}) {
+    EXPECT_NE(refusal({}, wrong).find("needs 64 lower-case hex digits, or empty text"), std::string::npos) << wrong;
+  }
+  RunConfig dense;
+  dense.model.mode = ModelMode::kDense;
+  dense.boundary.kind = BoundaryKind::kDense;
+  EXPECT_EQ(refusal(dense, ""), "");
+  EXPECT_NE(refusal(dense, hash).find("needs model.mode = \"subspace\""), std::string::npos);
+}
+
 TEST(BlocksPerStage, DividesEvenlyWithTheRestEarly) {
   RunConfig config;
   config.model.blocks = 7;
