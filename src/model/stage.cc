@@ -1,11 +1,13 @@
 #include "model/stage.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "subspace/grassmann.h"
 
 namespace thinpipe {
@@ -29,15 +31,20 @@ Parameter& add_embedding(const ModelConfig& config, int64_t vocab, ParameterSet&
 }  // namespace
 
 Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
-             const at::Device& device)
+             const at::Device& device, const at::Tensor& table)
     : config_(config),
       range_(range),
       products_(precision),
       parameters_(seed, at::TensorOptions().dtype(storage_type(precision)).device(device)) {
   TP_CHECK(0 <= range.first && range.first < range.last && range.last <= range.total, "empty stage [{}, {}) of {}",
            range.first, range.last, range.total);
+  TP_CHECK(!table.defined() || (!config.subspace.table.empty() && table.size(0) == vocab && table.size(1) == config.d),
+           "a token table that the config does not name");
+  if (!table.defined() && config.is_subspace() && !config.subspace.table.empty()) {
+    throw UserError(fmt::format("subspace.table = \"{}\": the table itself is not here", config.subspace.table));
+  }
   if (range.has_embedding()) embedding_ = &add_embedding(config, vocab, parameters_);
-  if (config.is_subspace()) subspace_.emplace(config, vocab, range.first, range.last, seed, parameters_);
+  if (config.is_subspace()) subspace_.emplace(config, vocab, range.first, range.last, seed, parameters_, table);
   blocks_.reserve(static_cast<size_t>(range.last - range.first));
   for (int64_t index = range.first; index < range.last; ++index) blocks_.emplace_back(config, index, parameters_);
   if (range.has_head()) head_.emplace(config, vocab, parameters_);

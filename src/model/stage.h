@@ -50,8 +50,10 @@ struct StagePass {
 
 class Stage {
  public:
+  // `table`: T_fixed, (V, d) float32 as pipeline/table_file.h reads it, if and only if subspace.table names one.
+  // Without it UserError.
   Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
-        const at::Device& device);
+        const at::Device& device, const at::Tensor& table = {});
 
   // `input`: the stream, undefined at the first stage. The last stage's gradients are those of loss_scale * loss_sum.
   StagePass forward(TokenBatch batch, const at::Tensor& input, double loss_scale);

@@ -18,11 +18,12 @@ std::vector<int64_t> anchor_group_starts(const ModelConfig& config) {
 }
 
 SubspaceSide::SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t first, int64_t last, uint64_t seed,
-                           ParameterSet& parameters)
+                           ParameterSet& parameters, const at::Tensor& table)
     : config_(config), options_(parameters.options()) {
   set_basis(make_basis(seed, config.d, config.subspace.rank));
-  const auto fixed =
-      std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, parameters.options());
+  const auto fixed = table.defined() ? std::make_shared<const FixedTable>(table, parameters.options())
+                                     : std::make_shared<const FixedTable>(
+                                           seed, vocab, config.d, config.subspace.anchor_std, parameters.options());
   const auto all = anchor_group_starts(config);
   for (size_t group = 0; group < all.size(); ++group) {
     const int64_t end = group + 1 < all.size() ? all[group + 1] : config.blocks;

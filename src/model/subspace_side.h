@@ -19,9 +19,10 @@ std::vector<int64_t> anchor_group_starts(const ModelConfig& config);
 
 class SubspaceSide {
  public:
-  // For a stage that holds blocks [first, last). Anchors of all groups whose blocks it holds.
+  // For a stage that holds blocks [first, last). Anchors of all groups whose blocks it holds. `table`: T_fixed, (V, d)
+  // float32, where the config names one; undefined: from the seed.
   SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t first, int64_t last, uint64_t seed,
-               ParameterSet& parameters);
+               ParameterSet& parameters, const at::Tensor& table);
 
   const Basis& basis() const { return basis_; }
   const at::Tensor& u() const { return u_; }  // in the run's type

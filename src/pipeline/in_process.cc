@@ -32,7 +32,7 @@ struct InProcessParts {
   std::mutex fault_mutex;
   std::exception_ptr fault;  // the first exception of a stage's thread
 
-  InProcessParts(const RunConfig& run, int64_t vocab, Batches& batches)
+  InProcessParts(const RunConfig& run, int64_t vocab, Batches& batches, const at::Tensor& table)
       : config(run), barrier(static_cast<size_t>(run.pipeline.stages)) {
     const auto schedule = schedule_for(run, {});
     const size_t count = schedule.stages.size();
@@ -45,7 +45,7 @@ struct InProcessParts {
       up.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch));
     }
     for (size_t i = 0; i < count; ++i) {
-      workers.push_back(std::make_unique<StageWorker>(config, vocab, stage_place(run, i), batches));
+      workers.push_back(std::make_unique<StageWorker>(config, vocab, stage_place(run, i), batches, table));
       workers[i]->connect(i > 0 ? up[i - 1].get() : nullptr, i + 1 < count ? down[i].get() : nullptr);
     }
     for (auto& worker : workers) {
@@ -114,8 +114,8 @@ struct InProcessParts {
   }
 };
 
-InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches)
-    : parts_(std::make_unique<InProcessParts>(config, vocab, batches)) {}
+InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table)
+    : parts_(std::make_unique<InProcessParts>(config, vocab, batches, table)) {}
 
 InProcessPipeline::~InProcessPipeline() {
   if (!parts_) return;

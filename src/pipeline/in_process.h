@@ -30,10 +30,11 @@ struct StepResult {
 struct InProcessParts;
 class StageWorker;
 
-// The stages, their threads and links. Throws UserError when the config asks for what cannot be, or when a stage fails.
+// The stages, their threads and links. table: T_fixed where the config names one (Stage). Throws UserError when the
+// config asks for what cannot be, or when a stage fails.
 class InProcessPipeline {
  public:
-  InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches);
+  InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table = {});
   ~InProcessPipeline();
 
   StepResult step(int64_t number);

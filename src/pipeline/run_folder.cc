@@ -73,6 +73,16 @@ Status LineLog::append_text(const std::string& line) {
   return {};
 }
 
+Result<std::filesystem::path> claim_run_folder(const std::filesystem::path& path) {
+  if (path.empty()) return claim_new_folder();
+  if (auto status = make_directories(path); !status) return status.error();
+  std::error_code code;
+  const bool empty = std::filesystem::is_empty(path, code);
+  if (code) return Error{fmt::format("cannot read {}: {}", path.string(), code.message())};
+  if (!empty) return Error{fmt::format("{} is not empty; give another folder", path.string())};
+  return path;
+}
+
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config) {
   auto folder = path;
   std::error_code ignored;

@@ -34,6 +34,10 @@ class LineLog {
   int64_t size_ = 0;  // bytes of whole lines
 };
 
+// An empty folder for a run: `path`, made if it is not there, or, if that is empty, a new one under data_dir()/runs,
+// named by the time. Nobody else gets the same.
+Result<std::filesystem::path> claim_run_folder(const std::filesystem::path& path);
+
 // The folder alone, with its config.toml: what RunFolder and the coordinator of a run begin with. `path` must not hold
 // a run yet; empty: a new folder under data_dir()/runs, named by the time.
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config);

@@ -86,12 +86,14 @@ PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, Ru
           .eval_microbatches = kMostEvaluationBatches};
 }
 
-StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches)
+StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches,
+                         const at::Tensor& table)
     : config_(config),
       place_(place),
       schedule_(schedule_for(config, {})),
       batches_(batches),
-      stage_(config.model, vocab, place.range, config.train.precision, config.train.seed, device_of(config.train)),
+      stage_(config.model, vocab, place.range, config.train.precision, config.train.seed, device_of(config.train),
+             table),
       optimizer_(config.optim, config.train.steps, stage_.parameters()) {
   const auto cut = static_cast<int64_t>(place.number);
   if (place.number > 0) before_ = make_boundary(config, vocab, cut - 1, stage_.options());

@@ -43,8 +43,9 @@ PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, Ru
 
 class StageWorker {
  public:
-  // batches: used by the first stage only. All arguments must outlive it. One thread calls everything.
-  StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches);
+  // batches: used by the first stage only. table: the Stage's. The references must outlive it. One thread calls
+  // everything.
+  StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches, const at::Tensor& table = {});
 
   // Null at the ends of the pipeline. They must stay until they are replaced.
   void connect(PacketLink* previous, PacketLink* next);

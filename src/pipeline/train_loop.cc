@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "pipeline/in_process.h"
 #include "pipeline/metrics.h"
+#include "pipeline/table_file.h"
 #include "pipeline/tensor_file.h"
 
 namespace thinpipe {
@@ -23,7 +24,7 @@ uint64_t bytes_of(const StepResult& step) {
 
 TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSource& batches, RunFolder& folder,
                                 Progress& progress, const Clock& clock) {
-  InProcessPipeline pipeline(config, vocab, batches);
+  InProcessPipeline pipeline(config, vocab, batches, table_of_run(folder.path(), config, vocab).take());
   const auto& train = config.train;
   const int64_t tokens_per_step = train.microbatches * train.microbatch * train.seq_len;
   const int64_t eval_windows = std::min(train.eval_sequences, batches.validation_windows());

@@ -15,8 +15,9 @@ namespace {
 constexpr double kBaseBytes = 192.0 * (1 << 20);
 // A tensor that is given back leaves holes in the heap which the next one does not always fit.
 constexpr double kHeapSlack = 1.15;
-constexpr double kFixedTableKeptBytes = 256.0 * (1 << 20);  // larger ones are made row by row (subspace/fixed_table.h)
-constexpr double kHeadRowsAtOnce = 512;                     // model/head.cc
+constexpr double kFixedTableKeptBytes =
+    256.0 * (1 << 20);                   // larger ones of the seed are made row by row (fixed_table.h)
+constexpr double kHeadRowsAtOnce = 512;  // model/head.cc
 // What rounding an operand to bf16 and back takes, in numbers of float32 per number.
 constexpr double kRoundedOperand = 1.5;
 constexpr double kMostBytes = 1e18;
@@ -131,8 +132,13 @@ double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
 void add_subspace(const RunConfig& config, const Sizes& s, StageBlocks blocks, MemoryPlan& plan) {
   const auto& model = config.model;
   if (!model.is_subspace()) return;
-  const double table = s.vocab * s.d * s.number;
-  plan.parameters += bytes(s.d * s.k * (8 + s.number) + (table <= kFixedTableKeptBytes ? table : 0));
+  double table = s.vocab * s.d * s.number;
+  if (model.subspace.table.empty()) {
+    if (table > kFixedTableKeptBytes) table = 0;
+  } else if (s.number > 4) {
+    table += s.vocab * s.d * 4;  // as it was read
+  }
+  plan.parameters += bytes(s.d * s.k * (8 + s.number) + table);
   if (blocks.last == model.blocks && model.subspace.update_every > 0) {
     // C and what a step adds to it; for a move, C and its projection in float64.
     plan.gradients += bytes(s.d * s.d * (2 * s.number + 3 * 8));

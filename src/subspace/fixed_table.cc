@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/rng.h"
 #include "base/sha256.h"
 #include "tensor/fill.h"
@@ -21,7 +22,15 @@ FixedTable::FixedTable(uint64_t seed, int64_t vocab, int64_t d, double anchor_st
   if (vocab * d * static_cast<int64_t>(options.dtype().itemsize()) <= kCacheBytes) cached_ = whole();
 }
 
+FixedTable::FixedTable(const at::Tensor& table, const at::TensorOptions& options)
+    : vocab_(table.size(0)), d_(table.size(1)), options_(options), given_(true), cached_(table.to(options)) {
+  TP_CHECK(table.dim() == 2 && table.scalar_type() == at::kFloat, "a table of {} numbers per row, type {}", d_,
+           at::toString(table.scalar_type()));
+}
+
 at::Tensor FixedTable::make_rows(const at::Tensor& ids, const at::TensorOptions& options) const {
+  // What is kept is as wide as float32 or wider: nothing is lost on the way back.
+  if (given_) return cached_.index_select(0, ids.to(cached_.device())).to(options);
   return fill_random_rows(seed_, stream_of("t_fixed"), ids, d_, anchor_std_, options);
 }
 

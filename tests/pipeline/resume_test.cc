@@ -7,9 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "pipeline/stage_worker.h"
-#include "pipeline/tensor_file.h"
-#include "tiny_run.h"
+#include "saved_run.h"
 
 namespace thinpipe {
 namespace {
@@ -18,6 +16,7 @@ using test::kTinyVocab;
 using test::ScratchFolder;
 using test::tiny_config;
 using test::TinyCorpus;
+using test::TinyRun;
 
 enum class Kind { kDense, kSubspace, kAnchors };
 
@@ -37,55 +36,6 @@ RunConfig config_of(Kind kind, ScheduleKind schedule, OptimizerKind optimizer, P
   validate(config);
   return config;
 }
-
-// A pipeline with its tokens.
-class TinyRun {
- public:
-  TinyRun(const RunConfig& config, const TinyCorpus& corpus)
-      : config_(config), batches_(corpus.prepared(), config.train), pipeline_(config, kTinyVocab, batches_) {}
-
-  std::vector<double> steps(int64_t from, int64_t to) {
-    std::vector<double> losses;
-    for (int64_t step = from; step < to; ++step) losses.push_back(pipeline_.step(step).loss);
-    settled_ = false;
-    return losses;
-  }
-  // The stages' threads may still be committing when step() returns; a pass that changes nothing waits for them.
-  void settle() {
-    if (!settled_) pipeline_.validate(1);
-    settled_ = true;
-  }
-  StageWorker& worker(size_t stage) { return pipeline_.worker(stage); }
-  size_t stages() const { return static_cast<size_t>(config_.pipeline.stages); }
-
-  void save(const ScratchFolder& folder, const std::string& prefix) {
-    settle();
-    for (size_t i = 0; i < stages(); ++i) {
-      save_tensors(folder / (prefix + std::to_string(i)), worker(i).state(), worker(i).state_metadata()).take();
-    }
-  }
-  void restore(const ScratchFolder& folder, const std::string& prefix, int64_t step) {
-    for (size_t i = 0; i < stages(); ++i) {
-      worker(i).restore(SafetensorsFile::open(folder / (prefix + std::to_string(i))).take(), step).take();
-    }
-  }
-  // A copy of everything all stages hold.
-  NamedTensors state() {
-    settle();
-    NamedTensors all;
-    for (size_t i = 0; i < stages(); ++i) {
-      for (const auto& [name, tensor] : worker(i).state())
-        all.emplace_back(std::to_string(i) + "/" + name, tensor.clone());
-    }
-    return all;
-  }
-
- private:
-  RunConfig config_;
-  BatchSource batches_;
-  InProcessPipeline pipeline_;
-  bool settled_ = true;
-};
 
 void expect_same(const NamedTensors& found, const NamedTensors& expected) {
   ASSERT_EQ(found.size(), expected.size());

@@ -52,6 +52,20 @@ TEST(MemoryPlan, TakingOverACheckpointNeedsRoomOnlyBeyondTheActivations) {
   EXPECT_EQ(memory_plan(with({"train.microbatch=16", "checkpoint.mode=sync"}), 4096, 1).checkpoint_copy, 0u);
 }
 
+TEST(MemoryPlan, CountsATableOfTheRunsOwnHoweverLarge) {
+  const std::string hash(64, 'a');
+  const auto parameters = [&](const std::string& table, int64_t vocab, const char* precision) {
+    return memory_plan(with({"subspace.table=" + table, "model.d=1024", "model.heads=8",
+                             std::string("train.precision=") + precision}),
+                       vocab, 1)
+        .parameters;
+  };
+  EXPECT_EQ(parameters(hash, 4096, "float32"), parameters("", 4096, "float32"));
+  constexpr int64_t kMany = 200'000;  // 781 MiB: of the seed's, rows are made when asked for
+  EXPECT_EQ(parameters(hash, kMany, "float32") - parameters("", kMany, "float32"), uint64_t{4} * kMany * 1024);
+  EXPECT_EQ(parameters(hash, kMany, "float64") - parameters("", kMany, "float64"), uint64_t{12} * kMany * 1024);
+}
+
 TEST(MostInFlight, FollowsTheSchedule) {
   const auto of = [](std::vector<std::string> settings, int64_t stage) {
     settings.emplace_back("train.microbatches=8");

@@ -1,0 +1,64 @@
+#include "pipeline/table_file.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/files.h"
+#include "base/sha256.h"
+#include "pipeline/tensor_file.h"
+#include "subspace/fixed_table.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr const char* kName = "t_fixed";
+
+}  // namespace
+
+std::filesystem::path table_path(const std::filesystem::path& folder, const std::string& hash) {
+  return folder / "tables" / (hash + ".safetensors");
+}
+
+Result<at::Tensor> load_table(const std::filesystem::path& path, const RunConfig& config, int64_t vocab) {
+  const auto& hash = config.model.subspace.table;
+  TP_CHECK(!hash.empty(), "the config names no token table");
+  const auto refuse = [&](const std::string& reason) {
+    return Error{fmt::format("token table {}: {}", path.string(), reason)};
+  };
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    return refuse("is missing; subspace.table says that this run needs it");
+  }
+  const auto file = SafetensorsFile::open(path);
+  if (!file) return file.error();
+  const auto* entry = file.value().find(kName);
+  if (entry == nullptr || file.value().tensors().size() != 1) {
+    return refuse(fmt::format("needs one tensor '{}' and no other", kName));
+  }
+  const std::vector<int64_t> shape{vocab, config.model.d};
+  if (entry->dtype != Dtype::kF32 || entry->shape != shape) {
+    return refuse(fmt::format("is [{}] of {}, needs [{}] of F32", fmt::join(entry->shape, ", "),
+                              dtype_name(entry->dtype), fmt::join(shape, ", ")));
+  }
+  const auto found =
+      sha256_hex({reinterpret_cast<const char*>(entry->bytes.data()), static_cast<size_t>(entry->bytes.size())});
+  if (found != hash) return refuse(fmt::format("its rows have the hash {}, subspace.table says {}", found, hash));
+  return tensor_from(file.value(), kName);
+}
+
+Result<at::Tensor> table_of_run(const std::filesystem::path& folder, const RunConfig& config, int64_t vocab) {
+  const auto& hash = config.model.subspace.table;
+  if (!config.model.is_subspace() || hash.empty()) return at::Tensor();
+  return load_table(table_path(folder, hash), config, vocab);
+}
+
+Result<std::string> save_table(const std::filesystem::path& folder, const at::Tensor& table) {
+  const auto hash = FixedTable(table, table.options()).hash();
+  const auto path = table_path(folder, hash);
+  if (auto status = make_directories(path.parent_path()); !status) return status.error();
+  if (auto status = save_tensors(path, {{kName, table}}); !status) return status.error();
+  return hash;
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,173 @@
+// A run that is stopped, cut into another number of stages and gone on with computes what it would have computed: the
+// losses of an undisturbed run, to rounding. Nothing crosses a cut rounded here (fp32, fp64), so what is left is the
+// order of sums.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "checkpoint/recut.h"
+#include "saved_run.h"
+
+namespace thinpipe {
+namespace {
+
+using test::kTinyVocab;
+using test::ScratchFolder;
+using test::TinyCorpus;
+using test::TinyRun;
+using Cuts = std::vector<int64_t>;
+
+constexpr int64_t kSteps = 20;
+
+struct Model {
+  std::string name;
+  ModelMode mode = ModelMode::kSubspace;
+  int64_t tail = 1;
+  Anchors anchors = Anchors::kFixed;
+  NormForm norm = NormForm::kJoint;
+  OptimizerKind optimizer = OptimizerKind::kMuon;
+  Positions positions = Positions::kRope;
+  Precision precision = Precision::kFloat64;
+};
+
+RunConfig config_of(const Model& model, const Cuts& cuts) {
+  auto config = test::tiny_config(model.mode);
+  config.model.blocks = 6;
+  config.model.positions = model.positions;
+  config.model.subspace.full_rank_tail = model.tail;
+  config.model.subspace.anchors = model.anchors;
+  config.model.subspace.norm = model.norm;
+  if (model.anchors == Anchors::kStage) config.model.subspace.anchor_groups = {1, 1, 2, 2};
+  config.pipeline.cuts = cuts;
+  config.pipeline.stages = static_cast<int64_t>(cuts.size());
+  config.optim.kind = model.optimizer;
+  config.train.precision = model.precision;
+  config.boundary.pack = model.precision == Precision::kFloat64 ? Pack::kFp64 : Pack::kFp32;
+  validate(config);
+  return config;
+}
+
+double largest_dropped_share(const StepResult& result) {
+  double largest = 0;
+  for (const auto& stage : result.stages) largest = std::max(largest, stage.dropped_share);
+  return largest;
+}
+
+class RecutRun : public testing::TestWithParam<Model> {
+ protected:
+  void SetUp() override {
+    TinyRun whole(config_of(GetParam(), kFour), corpus_);
+    for (int64_t step = 0; step < kSteps; ++step) undisturbed_.push_back(whole.step(step));
+    undisturbed_loss_ = whole.validate();
+  }
+  double tolerance() const { return GetParam().precision == Precision::kFloat64 ? 1e-12 : 1e-5; }
+
+  // Steps [from, to) of that run, as they were in the undisturbed one.
+  void expect_same_steps(TinyRun& run, int64_t from, int64_t to) {
+    for (int64_t step = from; step < to; ++step) {
+      const auto found = run.step(step);
+      const auto& expected = undisturbed_[static_cast<size_t>(step)];
+      EXPECT_NEAR(found.loss, expected.loss, tolerance() * expected.loss) << "step " << step;
+      EXPECT_NEAR(largest_dropped_share(found), largest_dropped_share(expected), 1e-4) << "step " << step;
+      worst_ = std::max(worst_, std::abs(found.loss - expected.loss) / expected.loss);
+    }
+  }
+
+  // The files in `from` with other cuts, under the names that TinyRun takes.
+  void recut(const std::string& from, size_t stages, const std::string& to, const Cuts& cuts) {
+    std::vector<std::filesystem::path> files;
+    for (size_t i = 0; i < stages; ++i) files.push_back(folder_ / (from + std::to_string(i)));
+    const auto scratch = folder_ / "scratch";
+    std::filesystem::create_directories(scratch);
+    const auto groups = config_of(GetParam(), cuts).model.subspace.anchor_groups;
+    recut_stage_files(files, {cuts, groups}, scratch).take();
+    for (size_t i = 0; i < cuts.size(); ++i) {
+      std::filesystem::rename(scratch / ("stage-" + std::to_string(i) + ".safetensors"),
+                              folder_ / (to + std::to_string(i)));
+    }
+  }
+
+  const Cuts kFour{1, 1, 2, 2}, kTwo{2, 4}, kThree{1, 3, 2};
+  const TinyCorpus corpus_;
+  const ScratchFolder folder_;
+  std::vector<StepResult> undisturbed_;
+  double undisturbed_loss_ = 0;
+  double worst_ = 0;
+};
+
+// The basis moves with the commit of step 6 (from 0), and again with that of step 13: the first cut falls just behind a
+// change-over, the second between two.
+TEST_P(RecutRun, FromFourStagesToTwoToThreeComputesTheSame) {
+  {
+    TinyRun four(config_of(GetParam(), kFour), corpus_);
+    expect_same_steps(four, 0, 7);
+    four.save(folder_, "four-");
+  }
+  recut("four-", 4, "two-", kTwo);
+  {
+    TinyRun two(config_of(GetParam(), kTwo), corpus_);
+    two.restore(folder_, "two-", 7);
+    expect_same_steps(two, 7, 12);
+    two.save(folder_, "two-later-");
+  }
+  recut("two-later-", 2, "three-", kThree);
+  TinyRun three(config_of(GetParam(), kThree), corpus_);
+  three.restore(folder_, "three-", 12);
+  expect_same_steps(three, 12, kSteps);
+  EXPECT_NEAR(three.validate(), undisturbed_loss_, tolerance() * undisturbed_loss_);
+  std::printf("largest relative difference of a loss: %.1e\n", worst_);
+}
+
+// What real stages write, cut and cut back, is the same bytes; without a change-over just before also by way of fewer.
+TEST_P(RecutRun, ThereAndBackIsTheSameBytes) {
+  TinyRun four(config_of(GetParam(), kFour), corpus_);
+  four.steps(0, 9);
+  four.save(folder_, "four-");
+  recut("four-", 4, "one-", {6});
+  recut("one-", 1, "two-", kTwo);
+  recut("two-", 2, "back-", kFour);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(read_file(folder_ / ("back-" + std::to_string(i))).take(),
+              read_file(folder_ / ("four-" + std::to_string(i))).take())
+        << "stage " << i;
+  }
+}
+
+std::vector<Model> models() {
+  std::vector<Model> all;
+  for (const Precision precision : {Precision::kFloat32, Precision::kFloat64}) {
+    const std::string suffix = precision == Precision::kFloat32 ? "_f32" : "_f64";
+    const auto add = [&](Model model) {
+      model.name += suffix;
+      model.precision = precision;
+      all.push_back(model);
+    };
+    add({.name = "fixed_muon"});
+    add({.name = "tail0_adamw", .tail = 0, .optimizer = OptimizerKind::kAdamw});
+    add({.name = "tail2_row_adamw", .tail = 2, .optimizer = OptimizerKind::kRowAdamw});
+    add({.name = "anchors_split_muon", .anchors = Anchors::kStage, .norm = NormForm::kSplit});
+    add({.name = "anchors_tail0_row_adamw",
+         .tail = 0,
+         .anchors = Anchors::kStage,
+         .norm = NormForm::kSplit,
+         .optimizer = OptimizerKind::kRowAdamw});
+    add({.name = "anchors_tail2_sinusoidal",
+         .tail = 2,
+         .anchors = Anchors::kStage,
+         .optimizer = OptimizerKind::kAdamw,
+         .positions = Positions::kSinusoidal});
+    add({.name = "dense_muon", .mode = ModelMode::kDense});
+    add({.name = "dense_adamw", .mode = ModelMode::kDense, .optimizer = OptimizerKind::kAdamw});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, RecutRun, testing::ValuesIn(models()),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace thinpipe

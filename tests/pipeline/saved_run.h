@@ -1,0 +1,69 @@
+// A tiny run that can be stopped, saved and taken up again: what the tests of resuming share.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "pipeline/stage_worker.h"
+#include "pipeline/tensor_file.h"
+#include "tiny_run.h"
+
+namespace thinpipe::test {
+
+// A pipeline with its tokens.
+class TinyRun {
+ public:
+  TinyRun(const RunConfig& config, const TinyCorpus& corpus, const at::Tensor& table = {})
+      : config_(config), batches_(corpus.prepared(), config.train), pipeline_(config, kTinyVocab, batches_, table) {}
+
+  std::vector<double> steps(int64_t from, int64_t to) {
+    std::vector<double> losses;
+    for (int64_t step = from; step < to; ++step) losses.push_back(pipeline_.step(step).loss);
+    settled_ = false;
+    return losses;
+  }
+  // The stages' threads may still be committing when step() returns; a pass that changes nothing waits for them.
+  void settle() {
+    if (!settled_) pipeline_.validate(1);
+    settled_ = true;
+  }
+  StepResult step(int64_t number) {
+    settled_ = false;
+    return pipeline_.step(number);
+  }
+  double validate() { return pipeline_.validate(batches_.validation_windows()); }
+  StageWorker& worker(size_t stage) { return pipeline_.worker(stage); }
+  size_t stages() const { return static_cast<size_t>(config_.pipeline.stages); }
+
+  void save(const ScratchFolder& folder, const std::string& prefix) {
+    settle();
+    for (size_t i = 0; i < stages(); ++i) {
+      save_tensors(folder / (prefix + std::to_string(i)), worker(i).state(), worker(i).state_metadata()).take();
+    }
+  }
+  void restore(const ScratchFolder& folder, const std::string& prefix, int64_t step) {
+    for (size_t i = 0; i < stages(); ++i) {
+      worker(i).restore(SafetensorsFile::open(folder / (prefix + std::to_string(i))).take(), step).take();
+    }
+  }
+  // A copy of everything all stages hold.
+  NamedTensors state() {
+    settle();
+    NamedTensors all;
+    for (size_t i = 0; i < stages(); ++i) {
+      for (const auto& [name, tensor] : worker(i).state())
+        all.emplace_back(std::to_string(i) + "/" + name, tensor.clone());
+    }
+    return all;
+  }
+
+ private:
+  RunConfig config_;
+  BatchSource batches_;
+  InProcessPipeline pipeline_;
+  bool settled_ = true;
+};
+
+}  // namespace thinpipe::test
