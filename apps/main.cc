@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
   thinpipe::add_eval_command(app);
   thinpipe::add_generate_command(app);
   thinpipe::add_export_command(app);
+  thinpipe::add_import_command(app);
   thinpipe::add_data_commands(app);
   thinpipe::add_tokenizer_commands(app);
   thinpipe::add_lab_command(app);

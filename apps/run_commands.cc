@@ -8,10 +8,13 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/files.h"
+#include "base/one_line.h"
 #include "base/units.h"
 #include "call_coordinator.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "pipeline/table_file.h"
 #include "run_folders.h"
 
 namespace thinpipe {
@@ -58,9 +61,16 @@ void show_run(const std::string& name) {
   fmt::print("state: {}\n", state_of(run));
   fmt::print("model: {}, d = {}, {} blocks in {} stage(s)\n", config.model.is_subspace() ? "subspace" : "dense",
              config.model.d, config.model.blocks, config.pipeline.stages);
+  if (const auto origin = read_file(run / "origin.txt"))
+    fmt::print("origin: {}\n", one_line(origin.value().substr(0, origin.value().find('\n'))));
+  std::error_code ignored;
+  if (const auto& hash = config.model.subspace.table; !hash.empty()) {
+    const auto table = table_path(run, hash);
+    const auto bytes = std::filesystem::file_size(table, ignored);
+    fmt::print("token table: {} ({})\n", table.string(), ignored ? "is missing" : format_size(bytes));
+  }
   fmt::print("progress: {}\n", progress_of(run));
   std::vector<std::string> checkpoints;
-  std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints", ignored)) {
     const auto folder = entry.path().filename().string();
     if (folder.starts_with("step-")) checkpoints.push_back(std::to_string(std::stoll(folder.substr(5))));

@@ -14,6 +14,7 @@ std::vector<std::filesystem::path> known_runs() {
   std::vector<std::filesystem::path> runs;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(data_dir() / "runs", ignored)) {
+    if (entry.path().filename().string().starts_with(".")) continue;  // one that is being made
     if (std::filesystem::exists(entry.path() / "config.toml", ignored)) runs.push_back(entry.path());
   }
   std::sort(runs.begin(), runs.end());

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "boundary/boundary.h"
+#include "cluster/run_changes.h"
 #include "cluster/serve.h"
 #include "cluster/worker.h"
 #include "commands.h"
@@ -41,10 +42,11 @@ void serve(const ServeArguments& arguments) {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::filesystem::path folder;
   if (!arguments.run.empty()) {
-    if (!arguments.config.empty() || !arguments.overrides.empty() || !arguments.run_dir.empty()) {
-      throw UserError("--run goes on with the run's own config: leave out the config, --set and --run-dir");
+    if (!arguments.config.empty() || !arguments.run_dir.empty()) {
+      throw UserError("--run goes on with the run's own config: leave out the config and --run-dir");
     }
     folder = find_run(arguments.run).take();
+    if (!arguments.overrides.empty()) change_run(folder, arguments.overrides);
   } else {
     // Between machines there are real lines: none is emulated unless somebody asks for it.
     const std::vector<std::string> defaults{"link.rate=unlimited"};
@@ -91,6 +93,7 @@ void add_serve_command(CLI::App& app) {
       "Examples:\n  thinpipe serve my.toml\n"
       "  thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700\n"
       "  thinpipe serve --run 2026-01-31-17-05-09               go on with a run\n"
+      "  thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2\n"
       "It waits for as many machines as the run has stages, then leads it. Bring them in from another window: thinpipe "
       "invite");
   command->callback([arguments] { serve(*arguments); });

@@ -11,15 +11,18 @@
 #include "base/units.h"
 #include "boundary/boundary.h"
 #include "checkpoint/safetensors.h"
+#include "cluster/run_changes.h"
 #include "cluster/serve.h"
 #include "cluster/supervisor.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "config/resumed_config.h"
 #include "pipeline/batches.h"
 #include "pipeline/in_process.h"
 #include "pipeline/progress.h"
 #include "pipeline/run_folder.h"
 #include "pipeline/stage_worker.h"
+#include "pipeline/table_file.h"
 #include "run_folders.h"
 #include "text/prepare.h"
 #include "text/prepare_line.h"
@@ -37,15 +40,27 @@ struct TrainOptions {
   bool in_process = false;
 };
 
-RunConfig config_from(const TrainOptions& options) {
+std::vector<std::string> overrides_in(const TrainOptions& options) {
   auto overrides = options.overrides;
   if (!options.steps.empty()) overrides.push_back("train.steps=" + options.steps);
   if (!options.device.empty()) overrides.push_back("train.device=" + options.device);
+  return overrides;
+}
+
+RunConfig config_from(const TrainOptions& options) {
+  const auto overrides = overrides_in(options);
   const auto config =
       options.config.empty() ? parse_config("", "the command line", overrides) : load_config(options.config, overrides);
   check_pack(config);
   device_of(config.train);  // refuses one this build does not have before anything is prepared for it
   return config;
+}
+
+// Checked before it is written into the run.
+RunConfig resumed_config(const TrainOptions& options, const std::filesystem::path& folder) {
+  const auto overrides = overrides_in(options);
+  device_of(load_resumed_config(folder / "config.toml", overrides).train);
+  return change_run(folder, overrides);
 }
 
 std::string describe(const RunConfig& config) {
@@ -79,9 +94,22 @@ void conclude(const PreparedCorpus& corpus, int64_t parameters, int64_t steps, D
              corpus.manifest.train_unigram_entropy);
 }
 
+// A run with a token table of its own needs the table's file in its folder before it begins.
+void require_table(const std::string& folder, const RunConfig& config, int64_t vocab) {
+  const auto& hash = config.model.subspace.table;
+  if (hash.empty()) return;
+  if (folder.empty()) {
+    throw UserError(fmt::format(
+        "subspace.table = \"{0}\": needs a folder of the run with tables/{0}.safetensors in it; name it by --run-dir",
+        hash));
+  }
+  (void)table_of_run(folder, config, vocab).take();
+}
+
 void train_here(const TrainOptions& options, const RunConfig& config, bool live) {
   const auto corpus = prepared(config, live);
   BatchSource batches(corpus, config.train);
+  require_table(options.run_dir, config, corpus.vocab);
   auto folder = RunFolder::create(options.run_dir, config).take();
   keep_tokenizer(folder.path(), corpus.tokenizer).take();
   introduce(config, corpus, folder.path());
@@ -108,6 +136,7 @@ int64_t parameters_in(const std::filesystem::path& model) {
 int train_as_processes(const TrainOptions& options, const RunConfig& config, bool live) {
   const auto corpus = prepared(config, live);
   const BatchSource checked(corpus, config.train);  // a corpus that is too short is refused before a run begins
+  if (options.resume.empty()) require_table(options.run_dir, config, corpus.vocab);
   const auto folder =
       options.resume.empty() ? create_run_folder(options.run_dir, config).take() : find_run(options.resume).take();
   introduce(config, corpus, folder);
@@ -134,9 +163,11 @@ void train(const TrainOptions& options) {
     if (options.in_process) return train_here(options, config, live);
     throw ExitWith{train_as_processes(options, config, live)};
   }
-  if (!options.config.empty() || !options.overrides.empty() || !options.steps.empty() || !options.device.empty() ||
-      !options.run_dir.empty() || options.in_process) {
-    throw UserError("--resume goes on with the run's own config: leave out the config and the other options");
+  if (!options.config.empty() || !options.run_dir.empty() || options.in_process) {
+    throw UserError(
+        "--resume goes on with the run's own config: leave out the config, --run-dir and --in-process (--set takes "
+        "what "
+        "says how the run is carried out)");
   }
   const auto folder = find_run(options.resume).take();
   const auto outcome = read_outcome(folder);
@@ -148,7 +179,8 @@ void train(const TrainOptions& options) {
     throw UserError(
         fmt::format("{}: was run with --in-process, which leaves no checkpoints to go on from", folder.string()));
   }
-  throw ExitWith{train_as_processes(options, load_config(folder / "config.toml"), live)};
+  const auto config = resumed_config(options, folder);
+  throw ExitWith{train_as_processes(options, config, live)};
 }
 
 }  // namespace
@@ -170,6 +202,7 @@ void add_train_command(CLI::App& app) {
       "  thinpipe train my.toml --set optim.lr=0.01 --steps 100\n"
       "  thinpipe train --set link.rate=20mbit --set link.delay=25ms\n"
       "  thinpipe train --resume 2026-01-31-17-05-09            go on with a run that was stopped\n"
+      "  thinpipe train --resume 2026-01-31-17-05-09 --set pipeline.stages=2\n"
       "It prepares the corpus once, trains, and leaves a run's folder with the weights. Ctrl-C writes a checkpoint and "
       "stops; twice stops at once.");
   command->callback([options] { train(*options); });

@@ -8,6 +8,7 @@
 #include "boundary/kernels/tensor_bytes.h"
 #include "cluster/coordinator_service.h"
 #include "net/tls.h"
+#include "pipeline/table_file.h"
 
 namespace thinpipe {
 namespace {
@@ -129,24 +130,30 @@ grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::Ser
 grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const control::FileRequest* request,
                                          grpc::ServerWriter<control::FilePart>* writer) {
   const auto& file = request->file();
+  const bool is_table = identity_.table && file.name() == identity_.table->name;
   {
     const std::lock_guard lock(mutex_);
     const auto peer = peer_of(caller_of(*context), "GetFile");
     if (!peer) return denial(peer.error());
     const auto stages = identity_.config.pipeline.stages;
     int64_t stage = 0;
-    while (stage < stages && file.name() != fmt::format("stage-{}.safetensors", stage)) ++stage;
+    while (stage < stages && !(is_table ? core_->holder(stage) == peer.value()
+                                        : file.name() == fmt::format("stage-{}.safetensors", stage))) {
+      ++stage;
+    }
     if (stage == stages || core_->holder(stage) != peer.value()) {
       return denial(refused(caller_of(*context), "GetFile",
                             fmt::format("'{}' is not of a stage that {} holds", file.name(), peer.value())));
     }
   }
   if (request->run() != identity_.run) return refusal("a file of another run was asked for");
-  if (!is_checkpoint_file_name(file.name()) || file.step() < 0 || file.step() > kMaxCheckpointStep ||
-      !checkpoints_.holds(file.step(), file.name(), file.sha256())) {
-    return refusal(fmt::format("there is no such file '{}' of step {}", file.name(), file.step()));
-  }
-  const auto mapped = MappedFile::open(checkpoints_.path_of(file.step(), file.name()));
+  const bool is_there = is_table ? file.sha256() == identity_.table->sha256
+                                 : is_checkpoint_file_name(file.name()) && file.step() >= 0 &&
+                                       file.step() <= kMaxCheckpointStep &&
+                                       checkpoints_.holds(file.step(), file.name(), file.sha256());
+  if (!is_there) return refusal(fmt::format("there is no such file '{}' of step {}", file.name(), file.step()));
+  const auto mapped = MappedFile::open(is_table ? table_path(identity_.folder, identity_.config.model.subspace.table)
+                                                : checkpoints_.path_of(file.step(), file.name()));
   if (!mapped) return refusal(mapped.error().message);
   auto left = mapped.value().bytes();
   left.remove_prefix(std::min<uint64_t>(left.size(), request->offset()));

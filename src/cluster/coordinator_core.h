@@ -26,6 +26,7 @@ constexpr uint32_t kControlProtocol = 2;
 // What does not change during a run.
 struct RunRules {
   std::string run;
+  std::string config_sha256;  // config_identity()
   // Strangers take part: one of them that fails for good loses its place instead of ending the run.
   bool open = false;
   int64_t stages = 1;
@@ -43,7 +44,7 @@ struct RunRules {
   int64_t basis_update_every = 0;  // 0: the basis never moves
   // 1f1b only (else microbatches = 0): what the warm-up is computed from.
   int64_t microbatches = 0;
-  double hop_s = 0;          // delay and transfer of one message on the emulated line, the slowest cut's
+  double hop_s = 0;           // delay and transfer of one message on the emulated line, the slowest cut's
   uint64_t packet_bytes = 0;  // of one message, the largest; for the transfer on a line that was measured
   // The line of metrics.jsonl for a step, given its reports in stage order; and of timing.jsonl.
   using LineOf = std::function<std::string(const CommitRow&, const std::vector<control::Ready>&)>;
@@ -86,6 +87,8 @@ class CoordinatorCore {
   Effects file_arrived(const ArrivedFile& file, TimePoint now);
   Effects manifest_written(int64_t step, const std::vector<ArrivedFile>& files, TimePoint now);
   Effects manifest_failed(const std::string& reason, TimePoint now);
+  // The answer to PersistCuts where there is a checkpoint: its files, cut anew. Nobody could be heard meanwhile.
+  Effects checkpoint_recut(std::vector<ArrivedFile> files, TimePoint now);
   Effects control(control::ControlRequest::What what, TimePoint now);
   // For good: its certificate is worth nothing from now on.
   Effects kick(const std::string& peer, TimePoint now);
@@ -194,6 +197,7 @@ class CoordinatorCore {
   std::map<std::string, Member> members_;  // by peer
   std::set<std::string> revoked_;
   std::vector<int64_t> cuts_;
+  bool recutting_ = false;  // the last checkpoint does not have them yet
   PathBook book_;
   std::vector<PathChoice> paths_;  // of the present epoch, by boundary
   int64_t arrivals_ = 0;

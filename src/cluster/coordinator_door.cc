@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cluster/build_name.h"
 #include "cluster/coordinator_service.h"
+#include "cluster/run_changes.h"
 #include "config/config_file.h"
 #include "net/tls.h"
 
@@ -79,6 +80,12 @@ void CoordinatorService::describe_run(control::RunDescription& run) const {
   run.set_config_toml(to_toml(identity_.config));
   run.set_vocab(identity_.vocab);
   run.set_corpus_id(identity_.corpus_id);
+  run.set_config_sha256(config_identity(identity_.config));
+  if (const auto& table = identity_.table) {
+    run.mutable_table()->set_name(table->name);
+    run.mutable_table()->set_bytes(table->bytes);
+    run.mutable_table()->set_sha256(table->sha256);
+  }
 }
 
 grpc::Status CoordinatorService::Join(grpc::ServerContext* context, const control::JoinRequest* request,
@@ -98,7 +105,7 @@ grpc::Status CoordinatorService::Join(grpc::ServerContext* context, const contro
   reply->set_unix_time_us(std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count());
   reply->set_stage(offer.stage);
   reply->set_why(offer.why);
-  reply->set_state_bytes(offer.state_bytes);
+  reply->set_state_bytes(offer.state_bytes + (identity_.table ? identity_.table->bytes : 0));
   reply->set_step_s(core_->step_seconds());
   reply->set_padding(std::string(request->padding_wanted(), '\0'));
   if (!request->enrol()) return grpc::Status::OK;

@@ -260,6 +260,7 @@ void CoordinatorCore::place_all(Effects& out) {
     return;
   }
   cuts_ = placement.value().cuts;
+  recutting_ = manifest_step_ >= 0;
   out.push_back(PersistCuts{cuts_});
   for (size_t stage = 0; stage < placement.value().peers.size(); ++stage) {
     members_.at(placement.value().peers[stage]).stage = static_cast<int64_t>(stage);

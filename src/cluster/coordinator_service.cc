@@ -1,6 +1,7 @@
 #include "cluster/coordinator_service.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +13,9 @@
 #include "base/sha256.h"
 #include "boundary/boundary.h"
 #include "checkpoint/merge.h"
+#include "checkpoint/recut.h"
 #include "cluster/report_message.h"
+#include "cluster/run_changes.h"
 #include "config/config_file.h"
 #include "config/link_settings.h"
 #include "pipeline/metrics.h"
@@ -47,6 +50,16 @@ double hop_seconds(const RunConfig& config, int64_t vocab) {
   return slowest;
 }
 
+// A checkpoint's files as the core knows them.
+std::vector<ArrivedFile> arrived_files(const CheckpointManifest& manifest) {
+  std::vector<ArrivedFile> files;
+  for (const auto& file : manifest.files) {
+    files.push_back({manifest.step, static_cast<uint64_t>(manifest.generation), static_cast<int64_t>(files.size()),
+                     file.name, file.bytes, file.sha256, manifest.basis_version, manifest.basis_hash});
+  }
+  return files;
+}
+
 std::vector<StageReport> reports_of(const std::vector<control::Ready>& messages) {
   std::vector<StageReport> reports;
   for (const auto& message : messages) reports.push_back(from_message(message));
@@ -76,6 +89,7 @@ RunRules CoordinatorService::make_rules() const {
   const auto& train = config.train;
   RunRules rules;
   rules.run = identity_.run;
+  rules.config_sha256 = config_identity(config);
   rules.open = door_.open;
   rules.seat = [this](const std::vector<Seat>& seats, uint64_t memory_bytes) {
     return choose_stage(identity_.config, identity_.vocab, seats, memory_bytes);
@@ -179,12 +193,31 @@ Status CoordinatorService::start() {
   if (!manifest) return manifest.error();
   if (const auto& found = manifest.value()) {
     stored.manifest_step = found->step;
-    for (size_t i = 0; i < found->files.size(); ++i) {
-      const auto& file = found->files[i];
-      stored.manifest_files.push_back({found->step, static_cast<uint64_t>(found->generation), static_cast<int64_t>(i),
-                                       file.name, file.bytes, file.sha256, found->basis_version, found->basis_hash});
+    if (stored.cuts.empty()) {
+      uncut_ = found;
+    } else {
+      // Somebody has written other cuts into the config by hand: what workers hold is of the old ones.
+      if (found->cuts != stored.cuts && static_cast<uint64_t>(found->generation) >= stored.generation) {
+        const auto begun = forget_holders(store_);
+        if (!begun) return begun.error();
+        stored.epoch = stored.generation = begun.value();
+        stored.roster.clear();
+      }
+      auto cut = with_our_cuts(*found, stored.generation);
+      if (!cut) return cut.error();
+      stored.manifest_files = arrived_files(cut.value());
     }
   }
+  if (!manifest.value()) {
+    const auto origin = store_.get("begun_from");
+    if (!origin) return origin.error();
+    if (origin.value()) {
+      return Error{fmt::format("{}: this run began from given weights ({}) and none of its checkpoints is whole",
+                               identity_.folder.string(), *origin.value())};
+    }
+  }
+  // Places of other cuts are nobody's.
+  if (static_cast<int64_t>(stored.roster.size()) != identity_.config.pipeline.stages) stored.roster.clear();
   if (auto status = logs_.rewrite(store_); !status) return status;
   core_.emplace(make_rules(), std::move(stored), clock_.now());
   return {};
@@ -234,7 +267,12 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
   } else if (const auto* revoked = std::get_if<PersistRevoked>(&effect)) {
     return store_.revoke_peer(revoked->peer);
   } else if (const auto* cuts = std::get_if<PersistCuts>(&effect)) {
-    return keep_cuts(cuts->cuts);
+    if (auto status = keep_cuts(cuts->cuts); !status) return status;
+    if (!uncut_) return {};
+    const auto cut = with_our_cuts(*uncut_, static_cast<uint64_t>(uncut_->generation));
+    if (!cut) return cut.error();
+    uncut_.reset();
+    append(core_->checkpoint_recut(arrived_files(cut.value()), clock_.now()));
   } else if (const auto* manifest = std::get_if<WriteManifest>(&effect)) {
     const auto status = write_manifest(*manifest);
     append(status.ok() ? core_->manifest_written(manifest->step, manifest->files, clock_.now())
@@ -255,6 +293,27 @@ Status CoordinatorService::keep_cuts(const std::vector<int64_t>& cuts) {
   return write_file_atomically(identity_.folder / "config.toml", to_toml(identity_.config));
 }
 
+std::string CoordinatorService::machine_text() const {
+  return fmt::format("{} thread(s) a stage, {}", threads_for(identity_.config), identity_.config.train.device);
+}
+
+Result<CheckpointManifest> CoordinatorService::with_our_cuts(const CheckpointManifest& manifest, uint64_t generation) {
+  const auto& config = identity_.config;
+  const auto cuts = blocks_per_stage(config);
+  if (manifest.cuts == cuts) return manifest;
+  const bool groups = config.model.is_subspace() && config.model.subspace.anchors == Anchors::kStage;
+  const NewCuts to{cuts, groups ? config.model.subspace.anchor_groups : std::vector<int64_t>()};
+  const RecutManifest says{sha256_hex(to_toml(config)), std::max(manifest.generation, static_cast<int64_t>(generation)),
+                           machine_text()};
+  auto cut = recut_checkpoint(checkpoints_, manifest, to, says, identity_.folder / "checkpoints" / ".recut");
+  if (!cut) return cut;
+  const auto text = fmt::format("the checkpoint of step {} was cut anew: blocks per stage were {} and are {}",
+                                manifest.step, fmt::join(manifest.cuts, ", "), fmt::join(cuts, ", "));
+  log_info("recut: {}", text);
+  if (auto event = store_.add_event("recut", text); !event) return event.error();
+  return cut;
+}
+
 Status CoordinatorService::write_manifest(const WriteManifest& write) {
   const auto& config = identity_.config;
   CheckpointManifest manifest;
@@ -267,7 +326,7 @@ Status CoordinatorService::write_manifest(const WriteManifest& write) {
   manifest.corpus_id = identity_.corpus_id;
   manifest.next_sample = write.step * config.train.microbatches * config.train.microbatch;
   manifest.generation = static_cast<int64_t>(write.generation);
-  manifest.machine = fmt::format("{} thread(s) a stage, {}", threads_for(config), config.train.device);
+  manifest.machine = machine_text();
   for (size_t i = 0; i < write.files.size(); ++i) {
     const auto& file = write.files[i];
     if (file.basis_hash != manifest.basis_hash) return Error{"the stages saved different bases"};

@@ -31,6 +31,7 @@ struct RunIdentity {
   std::filesystem::path folder;
   std::string corpus_id;
   int64_t vocab = 0;
+  std::optional<CheckpointFile> table;  // the frozen token table's file, where the config names one
 };
 
 // How others reach this coordinator, and by what they know it.
@@ -110,6 +111,9 @@ class CoordinatorService final : public control::Coordinator::Service {
   Result<std::optional<CheckpointManifest>> newest_whole_checkpoint(int64_t committed);
   Status write_manifest(const WriteManifest& manifest);
   Status keep_cuts(const std::vector<int64_t>& cuts);
+  // The checkpoint with the config's cuts: itself, or cut anew in its place.
+  Result<CheckpointManifest> with_our_cuts(const CheckpointManifest& manifest, uint64_t generation);
+  std::string machine_text() const;
   RunRules make_rules() const;
 
   RunIdentity identity_;  // its cuts may be decided when the machines are known
@@ -122,6 +126,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   const Clock& clock_;
   const TimePoint start_;
   CheckpointStore checkpoints_;
+  std::optional<CheckpointManifest> uncut_;  // a checkpoint that waits for cuts = "auto" to be decided
   RunLogs logs_;
 
   mutable std::mutex mutex_;

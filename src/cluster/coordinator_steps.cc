@@ -59,7 +59,8 @@ void CoordinatorCore::form(Effects& out) {
     if (i > 0) *form.mutable_previous() = neighbour(*stages[i - 1], i - 1, false);
     for (const int64_t blocks : cuts_) form.add_cuts(blocks);
     form.set_restore(back || !keeps(member));
-    if (form.restore() && manifest_step_ >= 0 && committed_ > 0) {
+    form.set_config_sha256(rules_.config_sha256);
+    if (form.restore() && manifest_step_ >= 0) {
       const auto& file = manifest_files_.at(i);
       form.mutable_file()->set_step(file.step);
       form.mutable_file()->set_name(file.name);
@@ -265,6 +266,17 @@ Effects CoordinatorCore::manifest_failed(const std::string& reason, TimePoint no
   Effects out;
   // What can't be kept any more is worth stopping for: the steps since the last checkpoint grow without end.
   finish(true, fmt::format("the checkpoint could not be written: {}", reason), out);
+  advance(now, out);
+  return out;
+}
+
+Effects CoordinatorCore::checkpoint_recut(std::vector<ArrivedFile> files, TimePoint now) {
+  Effects out;
+  manifest_files_ = std::move(files);
+  recutting_ = false;
+  for (auto& [peer, member] : members_) {
+    if (member.session) member.heard = now;
+  }
   advance(now, out);
   return out;
 }

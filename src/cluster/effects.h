@@ -71,7 +71,8 @@ struct PersistPaused {
 struct PersistRevoked {
   std::string peer;
 };
-// Durable: blocks per stage, for good.
+// Durable: blocks per stage, for good. Where there is a checkpoint it is cut anew, and the core hears of it by
+// checkpoint_recut.
 struct PersistCuts {
   std::vector<int64_t> cuts;
 };

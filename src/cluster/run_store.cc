@@ -6,6 +6,7 @@
 
 #include <ctime>
 #include <limits>
+#include <random>
 #include <utility>
 #include <variant>
 
@@ -92,6 +93,13 @@ Status execute(const std::filesystem::path& path, sqlite3* database, const char*
 }
 
 }  // namespace
+
+std::string new_run_id() {
+  std::random_device device;
+  std::string id;
+  for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", device());
+  return id;
+}
 
 Result<RunStore> RunStore::open(const std::filesystem::path& path) {
   sqlite3* database = nullptr;

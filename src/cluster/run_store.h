@@ -31,6 +31,9 @@ struct EventRow {
   std::string text;
 };
 
+// 32 hex digits that no other run has.
+std::string new_run_id();
+
 // Somebody who traded an invite for a certificate.
 struct PeerRow {
   std::string peer;
@@ -47,7 +50,7 @@ class RunStore {
   RunStore(RunStore&& other) noexcept;
   RunStore& operator=(RunStore&&) = delete;
 
-  // Small facts by name: "run", "epoch", "generation", "paused", "port", "corpus", "cuts".
+  // Small facts by name: "run", "epoch", "generation", "paused", "port", "corpus", "begun_from".
   Status set(const std::string& name, const std::string& value);
   Result<std::optional<std::string>> get(const std::string& name) const;
 

@@ -11,16 +11,17 @@
 #include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "cluster/coordinator_line.h"
 #include "config/config_file.h"
 #include "net/addresses.h"
 #include "net/grpc_link.h"
 #include "net/tls.h"
 #include "pipeline/run_folder.h"
+#include "pipeline/table_file.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -29,13 +30,6 @@ namespace {
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kFarewell = std::chrono::seconds(2);
 constexpr std::chrono::seconds kOwnCertificateLife = std::chrono::hours(24 * 365 * 9);
-
-std::string random_run_id() {
-  std::random_device device;
-  std::string id;
-  for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", device());
-  return id;
-}
 
 // The value of that name, made and kept when there is none yet.
 std::string lasting(RunStore& store, const std::string& name, const std::string& first) {
@@ -102,6 +96,15 @@ Result<nlohmann::json> read_json(const std::filesystem::path& path) {
   return json;
 }
 
+// The run's own token table, if it has one, is read and checked before anybody asks for it.
+std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder, const RunConfig& config,
+                                            int64_t vocab) {
+  if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
+  const auto path = table_path(folder, config.model.subspace.table);
+  const auto mapped = MappedFile::open(path).take();
+  return CheckpointFile{path.filename().string(), mapped.bytes().size(), sha256_hex(mapped.bytes())};
+}
+
 // Ticks until the run is over. A second signal ends the process: what is durable is durable.
 RunEnd wait_for_end(CoordinatorService& service) {
   sigset_t signals;
@@ -146,7 +149,7 @@ Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
 RunEnd serve_run(const ServeOptions& options) {
   const auto config = load_config(options.folder / "config.toml");
   auto store = RunStore::open(options.folder / "run.sqlite").take();
-  const auto run = lasting(store, "run", random_run_id());
+  const auto run = lasting(store, "run", new_run_id());
   std::error_code ignored;
   std::filesystem::remove(options.folder / "outcome.json", ignored);
 
@@ -155,6 +158,7 @@ RunEnd serve_run(const ServeOptions& options) {
     throw UserError(fmt::format("data.corpus = \"{}\": is not the text this run began with", config.data.corpus));
   }
   keep_tokenizer(options.folder, corpus.tokenizer).take();
+  const auto table = checked_table(options.folder, config, corpus.vocab);
   BatchSource batches(corpus, config.train);
   auto listen = options.listen;
   if (listen.empty()) listen = {has_ipv6() ? "::" : "0.0.0.0"};
@@ -167,7 +171,7 @@ RunEnd serve_run(const ServeOptions& options) {
   make_identity(authority, kOperatorName, operator_folder(options.folder), now, kOwnCertificateLife).take();
 
   const SystemClock clock;
-  CoordinatorService service({run, config, options.folder, corpus.id, corpus.vocab},
+  CoordinatorService service({run, config, options.folder, corpus.id, corpus.vocab, table},
                              {std::move(authority), options.open, options.certificate_life}, std::move(store), batches,
                              clock);
   service.start().take();

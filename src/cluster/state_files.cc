@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "plan/machine.h"
 
 namespace thinpipe {
@@ -140,15 +141,21 @@ Status StateFiles::send(const Job& job, const control::StateFile& file, const st
 }
 
 Result<std::filesystem::path> StateFiles::fetch(const control::StateFile& file) {
-  if (auto status = make_directories(source_.folder); !status) return status.error();
   const auto path = source_.folder / (file.sha256() + ".safetensors");
+  if (auto status = fetch_to(file, path); !status) return status.error();
+  return path;
+}
+
+Status StateFiles::fetch_to(const control::StateFile& file, const std::filesystem::path& path) {
+  if (!is_sha256_hex(file.sha256())) return Error{fmt::format("{} was announced without its hash", file.name())};
+  if (auto status = make_directories(path.parent_path()); !status) return status;
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) {
     const auto mapped = MappedFile::open(path);
-    if (mapped && sha256_hex(mapped.value().bytes()) == file.sha256()) return path;
+    if (mapped && sha256_hex(mapped.value().bytes()) == file.sha256()) return {};
   }
-  const auto part = source_.folder / (file.sha256() + ".part");
-  if (auto status = download(file, part); !status) return status.error();
+  const auto part = path.parent_path() / (file.sha256() + ".part");
+  if (auto status = download(file, part); !status) return status;
   const auto mapped = MappedFile::open(part);
   if (!mapped) return mapped.error();
   const auto found = sha256_hex(mapped.value().bytes());
@@ -158,8 +165,7 @@ Result<std::filesystem::path> StateFiles::fetch(const control::StateFile& file) 
     return Error{fmt::format("{} of step {} came with {} bytes and hash {}, needs {} bytes and {}", file.name(),
                              file.step(), bytes, found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
   }
-  if (auto status = rename_path(part, path); !status) return status.error();
-  return path;
+  return rename_path(part, path);
 }
 
 // Goes on where an earlier attempt ended. An error is the disk's or the line's; the bytes are checked by the caller.

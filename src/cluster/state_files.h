@@ -40,6 +40,8 @@ class StateFiles {
   Status save(StageWorker& worker, int64_t stage, const control::Save& save);
   // The file, whole and with the right hash, in the worker's folder. What an interrupted download has left is used.
   Result<std::filesystem::path> fetch(const control::StateFile& file);
+  // The same for a file that is to lie there.
+  Status fetch_to(const control::StateFile& file, const std::filesystem::path& path);
   // Ends a save under way, sent or not, and waits for its thread.
   void give_up();
 

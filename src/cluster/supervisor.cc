@@ -21,6 +21,7 @@
 #include "cluster/serve.h"
 #include "config/link_settings.h"
 #include "pipeline/progress.h"
+#include "pipeline/table_file.h"
 
 namespace thinpipe {
 namespace {
@@ -97,8 +98,17 @@ class Supervisor {
               .folder = folder,
               .arguments = {"work", "--coordinator", place_->address, "--folder", folder.string()},
               .log = run_.folder / "logs" / fmt::format("worker-{}.log", stage)};
+    lend_table(folder);
     start(part);
     workers_.push_back(std::move(part));
+  }
+
+  // On this disk there is no need to download what is there. Where it cannot be linked the worker asks for it.
+  void lend_table(const std::filesystem::path& folder) {
+    const auto& hash = run_.config.model.subspace.table;
+    if (hash.empty() || !make_directories(table_path(folder, hash).parent_path())) return;
+    std::error_code ignored;
+    std::filesystem::create_hard_link(table_path(run_.folder, hash), table_path(folder, hash), ignored);
   }
 
   void find_coordinator() {

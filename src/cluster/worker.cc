@@ -26,6 +26,7 @@
 #include "config/link_settings.h"
 #include "net/shaped_link.h"
 #include "pipeline/stage_worker.h"
+#include "pipeline/table_file.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -88,6 +89,9 @@ class Worker {
                 [this](const std::string& reason) { complain(reason, true); }, options.on_download}) {
     at::set_num_threads(threads_for(config_));
   }
+
+  // The coordinator's run is carried out otherwise than this worker was told when it came: it must ask anew.
+  bool outdated() const { return outdated_; }
 
   Status serve() {
     // Often enough that one that is late does not cost the stage.
@@ -190,6 +194,11 @@ class Worker {
         log_info("stop: {}", message.value().stop().reason());
         return {};
       }
+      if (message.value().has_form() && message.value().form().config_sha256() != run_.config_sha256()) {
+        log_info("the run goes on with another config: asking for it");
+        outdated_ = true;
+        return {};
+      }
       try {
         obey(message.value());
       } catch (const std::exception& error) {
@@ -273,10 +282,13 @@ class Worker {
       if (!fetched) return fetched.error();
       path = fetched.value();
     }
+    const auto table = token_table();
+    if (!table) return table.error();
     stage_ = form.stage();
     // Made anew also where one is there: the initial weights are part of its making.
     worker_.reset();
-    worker_ = std::make_unique<StageWorker>(config_, run_.vocab(), stage_place(config_, stage), *batches_);
+    worker_ =
+        std::make_unique<StageWorker>(config_, run_.vocab(), stage_place(config_, stage), *batches_, table.value());
     if (!path) return {};
     auto file = SafetensorsFile::open(*path);
     if (!file) return file.error();
@@ -284,6 +296,24 @@ class Worker {
       return Error{fmt::format("{}: {}", path->string(), status.error().message)};
     }
     return {};
+  }
+
+  // T_fixed where the config names a file of it: this worker's own copy, else the coordinator's.
+  Result<at::Tensor> token_table() {
+    constexpr uint64_t kMostHeaderBytes = 1 << 20;
+    const auto& model = config_.model;
+    auto mine = table_of_run(options_.folder, config_, run_.vocab());
+    if (mine || !run_.has_table()) return mine;
+    const auto& file = run_.table();
+    const auto rows_bytes = static_cast<uint64_t>(run_.vocab()) * static_cast<uint64_t>(model.d) * sizeof(float);
+    if (file.bytes() < rows_bytes || file.bytes() > rows_bytes + kMostHeaderBytes) {
+      return Error{fmt::format("the coordinator's token table has {} bytes, where {} x {} numbers are needed",
+                               file.bytes(), run_.vocab(), model.d)};
+    }
+    if (auto status = files_.fetch_to(file, table_path(options_.folder, model.subspace.table)); !status) {
+      return status.error();
+    }
+    return table_of_run(options_.folder, config_, run_.vocab());
   }
 
   // They may have been decided after this worker came.
@@ -429,16 +459,21 @@ class Worker {
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<StageWorker> worker_;
   int64_t stage_ = -1;
+  bool outdated_ = false;
   std::atomic<uint64_t> epoch_ = 0;  // written by the compute thread
 };
 
 }  // namespace
 
 Status run_worker(const WorkerOptions& options) {
-  auto run = ask_for_run(options.coordinator);
-  std::shared_ptr<void> watched;
-  if (options.on_run) watched = options.on_run(parse_config(run.config_toml(), "the coordinator's config"));
-  return Worker(options, std::move(run)).serve();
+  while (true) {
+    auto run = ask_for_run(options.coordinator);
+    std::shared_ptr<void> watched;
+    if (options.on_run) watched = options.on_run(parse_config(run.config_toml(), "the coordinator's config"));
+    Worker worker(options, std::move(run));
+    auto status = worker.serve();
+    if (!status || !worker.outdated()) return status;
+  }
 }
 
 }  // namespace thinpipe

@@ -13,6 +13,7 @@
 #include "export/hf_folder.h"
 #include "inference/plain_llama.h"
 #include "pipeline/stage_worker.h"
+#include "pipeline/table_file.h"
 #include "pipeline/tensor_file.h"
 #include "text/prepare.h"
 
@@ -80,8 +81,13 @@ ModelFiles open_run(const fs::path& run_folder, std::optional<int64_t> step) {
     title = fmt::format("run {}, step {}", name, checkpoint.step);
   }
   auto tokenizer = tokenizer_of(run_folder, config);
-  return {std::move(title), std::move(config), run_folder, std::move(tokenizer),
-          [weights](const std::string& wanted) { return weights->parameter(wanted); }};
+  auto table = table_of_run(run_folder, config, config.data.vocab).take();
+  return {std::move(title),
+          std::move(config),
+          run_folder,
+          std::move(tokenizer),
+          [weights](const std::string& wanted) { return weights->parameter(wanted); },
+          std::move(table)};
 }
 
 ModelFiles open_hf_folder(const fs::path& folder) {
@@ -110,7 +116,7 @@ std::unique_ptr<Stage> load_model(const ModelFiles& files, const std::string& de
   train.device = device;
   const auto& model = files.config.model;
   auto stage = std::make_unique<Stage>(model, files.vocab(), BlockRange{0, model.blocks, model.blocks}, train.precision,
-                                       train.seed, device_of(train));
+                                       train.seed, device_of(train), files.table);
   for (auto& parameter : stage->parameters().all()) {
     const auto value = files.parameter(parameter.name).take();
     if (value.sizes() != parameter.value.sizes()) {

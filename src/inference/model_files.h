@@ -28,6 +28,7 @@ struct ModelFiles {
   // By the names of docs/model.md, and "basis" (float64); on the CPU, in the file's type. An error names what is
   // missing.
   std::function<Result<at::Tensor>(const std::string& name)> parameter;
+  at::Tensor table = {};  // T_fixed, where subspace.table names one (pipeline/table_file.h)
 
   int64_t vocab() const { return config.data.vocab; }
   int64_t context() const { return config.train.seq_len; }

@@ -39,7 +39,9 @@ class Merged {
   at::Tensor embedding() const {
     if (!config_.is_subspace()) return parameter("embedding");
     const auto type = at::TensorOptions().dtype(storage_type(files_.config.train.precision));
-    const FixedTable fixed(files_.config.train.seed, files_.vocab(), config_.d, config_.subspace.anchor_std, type);
+    const auto fixed = files_.table.defined() ? FixedTable(files_.table, type)
+                                              : FixedTable(files_.config.train.seed, files_.vocab(), config_.d,
+                                                           config_.subspace.anchor_std, type);
     return fixed.whole().to(at::kDouble).addmm(parameter("embedding_coordinates"), u_.t());
   }
 

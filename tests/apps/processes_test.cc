@@ -266,8 +266,7 @@ TEST_F(Processes, AreNotResumedWhereThereIsNothingToGoOnWith) {
   fs::create_directory(program_ / "empty");
   expect_fails({"train", "--resume", (program_ / "empty").string()}, {"there is no run", "empty"});
   expect_fails({"train", "--resume", "2026-01-31"}, {"there is no run '2026-01-31'", "thinpipe runs"});
-  for (const Arguments& option :
-       {Arguments{"small.toml"}, {"--steps", "9"}, {"--set", "model.d=64"}, {"--run-dir", "x"}, {"--in-process"}}) {
+  for (const Arguments& option : {Arguments{"small.toml"}, {"--run-dir", "x"}, {"--in-process"}}) {
     Arguments arguments{"train", "--resume", run.string()};
     arguments.insert(arguments.end(), option.begin(), option.end());
     expect_fails(arguments, {"--resume goes on with the run's own config", "leave out"});

@@ -2,6 +2,7 @@
 // different speed: the coordinator's core with made-up workers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "fake_cluster.h"
@@ -312,6 +313,48 @@ TEST(Placing, WaitsForAMachinePerStageAndDecidesOnce) {
   cluster.pump();
   ASSERT_TRUE(cluster.finished());
   EXPECT_EQ(asked, 1);
+}
+
+// A run that goes on with cuts that its machines decide: the checkpoint is cut before anybody is told to take it, and
+// however long that takes, nobody has lost its place by it.
+TEST(Placing, ACheckpointIsCutForTheMachinesBeforeAnyStageForms) {
+  auto rules = small_rules();
+  rules.stages = 1;
+  rules.place = [](const std::vector<Machine>& machines) -> Result<Placement> {
+    return Placement{{4}, {machines[0].peer}, "it is alone"};
+  };
+  StoredRun stored;
+  stored.epoch = stored.generation = 7;
+  stored.committed = stored.manifest_step = 2;
+  stored.last_commit = CommitRow{.step = 1, .epoch = 6};
+  TimePoint now{};
+  CoordinatorCore core(rules, stored, now);
+  const auto count = [](const Effects& effects, auto is) {
+    return std::count_if(effects.begin(), effects.end(), [&](const Effect& effect) {
+      const auto* send = std::get_if<SendTo>(&effect);
+      return send != nullptr && is(send->message);
+    });
+  };
+  const auto is_form = [](const control::ToWorker& message) { return message.has_form(); };
+  control::FromWorker hello;
+  hello.mutable_hello()->set_protocol(kControlProtocol);
+  hello.mutable_hello()->set_peer("alone");
+  hello.mutable_hello()->set_incarnation("1");
+  auto effects = core.message(1, hello, now);
+  EXPECT_TRUE(std::any_of(effects.begin(), effects.end(),
+                          [](const Effect& effect) { return std::holds_alternative<PersistCuts>(effect); }));
+  EXPECT_EQ(count(effects, is_form), 0);
+  now += std::chrono::hours(1);
+  effects = core.checkpoint_recut({{2, 7, 0, "stage-0.safetensors", 10, "hash", 0, ""}}, now);
+  ASSERT_EQ(count(effects, is_form), 1);
+  EXPECT_EQ(count(effects,
+                  [](const control::ToWorker& message) {
+                    return message.has_form() && message.form().file().sha256() == "hash" &&
+                           message.form().step() == 2 && message.form().cuts(0) == 4;
+                  }),
+            1);
+  (void)core.tick(now);
+  EXPECT_EQ(core.holder(0), "alone");
 }
 
 TEST(Placing, SaysWhyItWaitsWhenTheMachinesAreNotEnough) {

@@ -1,0 +1,125 @@
+// thinpipe import: a Hugging Face LLaMA as the beginning of a run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/sha256.h"
+#include "boundary/boundary.h"
+#include "cluster/begin_run.h"
+#include "commands.h"
+#include "config/config_file.h"
+#include "inference/import_llama.h"
+#include "inference/plain_llama.h"
+#include "text/prepare.h"
+
+namespace thinpipe {
+namespace fs = std::filesystem;
+namespace {
+
+struct ImportOptions {
+  std::string folder;
+  std::string mode = "dense";
+  std::vector<std::string> overrides;
+  std::string run_dir;
+};
+
+// Kept by its content: a run must find its tokenizer when the imported folder is gone.
+fs::path keep_tokenizer(const Tokenizer& tokenizer) {
+  const auto path = data_dir() / "tokenizers" / (sha256_hex(tokenizer.model()) + ".model");
+  make_directories(path.parent_path()).take();
+  write_file_atomically(path, tokenizer.model()).take();
+  return path;
+}
+
+// What the imported model says about the config; --set may add to it, not contradict it.
+RunConfig config_for(const ImportOptions& options, const ModelFiles& files, const fs::path& tokenizer) {
+  const auto& model = files.config.model;
+  const bool dense = options.mode == "dense";
+  std::vector<std::string> defaults{
+      fmt::format("model.mode={}", options.mode),
+      fmt::format("model.d={}", model.d),
+      fmt::format("model.blocks={}", model.blocks),
+      fmt::format("model.heads={}", model.heads),
+      fmt::format("model.kv_heads={}", model.kv_heads),
+      fmt::format("model.mlp_width={}", model.mlp_width),
+      fmt::format("model.rope_base={}", model.rope_base),
+      fmt::format("model.norm_eps={}", model.norm_eps),
+      fmt::format("data.vocab={}", files.vocab()),
+      fmt::format("data.tokenizer={}", tokenizer.string()),
+      fmt::format("train.seq_len={}", std::min<int64_t>(files.context(), 1024)),
+      fmt::format("pipeline.stages={}", std::min<int64_t>(model.blocks, RunConfig{}.pipeline.stages)),
+  };
+  const auto config = parse_config("", "the command line", options.overrides, defaults);
+  check_pack(config);
+  auto sizes = config.model;
+  sizes.mode = ModelMode::kDense;
+  sizes.subspace = model.subspace;
+  sizes.init_std = model.init_std;
+  if (sizes != model || config.data.vocab != files.vocab()) {
+    throw UserError("--set: the sizes in [model] and data.vocab come from the imported model and cannot be others");
+  }
+  if (config.data.tokenizer != tokenizer.string()) {
+    throw UserError("--set data.tokenizer: an imported model has its own");
+  }
+  if (config.model.is_subspace() == dense)
+    throw UserError("--set model.mode: say it with --mode dense or --mode subspace");
+  if (!dense && config.model.subspace.norm == NormForm::kSplit) {
+    throw UserError(
+        "--set subspace.norm=split: would not compute what the imported model computes; leave it \"joint\"");
+  }
+  return config;
+}
+
+void import_model(const ImportOptions& options) {
+  const auto files = open_hf_folder(options.folder);
+  const auto shape = plain_shape(files.config);
+  const auto config = config_for(options, files, keep_tokenizer(files.tokenizer));
+  const auto corpus = prepare_corpus(config.data, data_dir());
+  const auto imported = import_llama(shape, plain_values(files), config.model).take();
+  int64_t parameters = 0;
+  for (const auto& [name, value] : imported.parameters) parameters += value.numel();
+  auto run_config = config;
+  FirstWeights weights{imported.parameters, imported.basis, imported.table};
+  const auto run = begin_run_from(options.run_dir, run_config, corpus, weights, options.folder).take();
+  if (config.model.is_subspace()) {
+    for (const auto& output : imported.outputs) {
+      fmt::print("  {}: {:.2f} % of its energy lies in the subspace\n", output.name, 100 * output.kept);
+    }
+    fmt::print("energy lost: {:.4f} % of the output projections', with {} of {} directions\n",
+               100 * imported.energy_lost, config.model.subspace.rank, config.model.d);
+  }
+  fmt::print("run: {} ({} parameters, {}, nothing trained yet)\nto train it on: thinpipe train --resume {}\n",
+             run.string(), parameters, options.mode, run.string());
+}
+
+}  // namespace
+
+void add_import_command(CLI::App& app) {
+  auto options = std::make_shared<ImportOptions>();
+  auto* command = app.add_subcommand("import", "a Hugging Face LLaMA as the beginning of a run");
+  command->add_option("folder", options->folder, "with config.json, model.safetensors and tokenizer.model")->required();
+  command->add_option("--mode", options->mode, "dense: as it is; subspace: projected, prints what that loses")
+      ->check(CLI::IsMember({"dense", "subspace"}))
+      ->capture_default_str();
+  command->add_option("--set", options->overrides, "a key of the run's config: --set data.corpus=texts")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--run-dir", options->run_dir,
+                      "where the run's files go; none: a new folder in the data directory");
+  command->footer(
+      "Examples:\n  thinpipe import ./llama-hf --set data.corpus=texts\n"
+      "  thinpipe import ./llama-hf --mode subspace --set subspace.rank=64 --set data.corpus=texts\n"
+      "It makes a run of which no step has been trained: `eval`, `generate` and `export` take it, and `train --resume` "
+      "or "
+      "`serve --run` train it on.");
+  command->callback([options] { import_model(*options); });
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,53 @@
+#include "cluster/run_changes.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/sha256.h"
+#include "cluster/run_store.h"
+#include "cluster/serve.h"
+#include "config/config_file.h"
+#include "config/resumed_config.h"
+
+namespace thinpipe {
+namespace {
+
+bool same_cuts(const RunConfig& a, const RunConfig& b) {
+  return a.pipeline.auto_cuts == b.pipeline.auto_cuts && blocks_per_stage(a) == blocks_per_stage(b);
+}
+
+}  // namespace
+
+RunConfig change_run(const std::filesystem::path& folder, std::span<const std::string> overrides) {
+  const auto path = folder / "config.toml";
+  const auto before = load_config(path);
+  auto after = load_resumed_config(path, overrides);
+  if (after == before) return after;
+  if (const auto outcome = read_outcome(folder); outcome && outcome.value().complete) {
+    throw UserError(fmt::format("{}: this run is complete", folder.string()));
+  }
+  // Held until the config is written: nobody else serves the run meanwhile.
+  auto store = RunStore::open(folder / "run.sqlite").take();
+  if (!same_cuts(before, after)) forget_holders(store).take();
+  write_file_atomically(path, to_toml(after)).take();
+  return after;
+}
+
+std::string config_identity(RunConfig config) {
+  config.pipeline.auto_cuts = false;
+  config.pipeline.cuts.clear();
+  return sha256_hex(to_toml(config));
+}
+
+Result<uint64_t> forget_holders(RunStore& store) {
+  const auto known = store.get("epoch");
+  if (!known) return known.error();
+  const uint64_t epoch = (known.value() ? std::stoull(*known.value()) : 0) + 1;
+  if (auto status = store.set_epoch({epoch, epoch, -1, {}}); !status) return status.error();
+  return epoch;
+}
+
+}  // namespace thinpipe

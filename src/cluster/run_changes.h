@@ -1,0 +1,28 @@
+// Going on with a run that is to be carried out otherwise than before: other cuts, links, threads (config's
+// resumed_config.h says what may change). Written down before any of it is done, so that whoever goes on with the run
+// later, after whatever interruption, does it the same way.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "config/run_config.h"
+
+namespace thinpipe {
+
+class RunStore;
+
+// The run's config with these overrides, which is its config.toml from now on. With other cuts whatever workers still
+// hold is void: nobody keeps a stage, and the coordinator cuts the last checkpoint anew when it starts. UserError when
+// a key stays as it is, the run is complete, or somebody serves it.
+RunConfig change_run(const std::filesystem::path& folder, std::span<const std::string> overrides);
+
+// What the run is but for its cuts, which workers hear with every epoch: SHA-256 of the config without them.
+std::string config_identity(RunConfig config);
+
+// A new generation in which nobody holds a stage; the epoch it begins with.
+Result<uint64_t> forget_holders(RunStore& store);
+
+}  // namespace thinpipe

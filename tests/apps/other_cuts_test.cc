@@ -1,0 +1,290 @@
+// A run that is gone on with in another number of stages, as a person does it: the same losses to rounding (nothing
+// that crosses a cut is rounded here), whatever was killed in between; and what is refused leaves the run as it was.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "apps/running_program.h"
+
+namespace thinpipe {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Arguments;
+using test::RunningProgram;
+using test::small_run;
+using Json = nlohmann::json;
+
+// Slow enough to be caught in the middle.
+const Arguments kSlow = {"train.steps=24", "link.delay=10ms"};
+
+class OtherCuts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+    test::write_small_run(program_);
+  }
+
+  // Training losses by step, and the validation losses behind them.
+  static std::map<std::string, double> losses_of(const fs::path& run) {
+    std::map<std::string, double> losses;
+    std::istringstream lines(read_file(run / "metrics.jsonl").take());
+    for (std::string line; std::getline(lines, line);) {
+      const auto json = Json::parse(line);
+      for (const auto& [key, value] : json.items()) {
+        if (key.ends_with("loss")) losses[fmt::format("{} {}", json.value("step", -1), key)] = value;
+      }
+    }
+    return losses;
+  }
+
+  std::map<std::string, double> expected_losses(const Arguments& settings) {
+    const auto outcome = program_.run(small_run(program_ / "expected", settings, {"--in-process"}));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return losses_of(program_ / "expected");
+  }
+
+  static void expect_losses(const fs::path& run, const std::map<std::string, double>& expected) {
+    const auto found = losses_of(run);
+    ASSERT_EQ(found.size(), expected.size());
+    double worst = 0;
+    for (const auto& [name, loss] : expected) {
+      ASSERT_TRUE(found.contains(name)) << name;
+      EXPECT_NEAR(found.at(name), loss, 1e-5 * loss) << name;
+      worst = std::max(worst, std::abs(found.at(name) - loss) / loss);
+    }
+    fmt::print("largest relative difference of a loss: {:.1e}\n", worst);
+  }
+
+  static Arguments resume(const fs::path& run, const Arguments& settings = {}) {
+    Arguments arguments{"train", "--resume", run.string()};
+    for (const auto& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+    return arguments;
+  }
+
+  static bool wait_for_lines(RunningProgram& running, const fs::path& run, int64_t lines) {
+    return running.wait_until(fmt::format("{} steps are committed", lines), [&] {
+      return test::metrics_lines(run) >= lines || !running.running();
+    }) && running.running();
+  }
+
+  void stop_at(RunningProgram& running, const fs::path& run, int64_t lines) {
+    ASSERT_TRUE(wait_for_lines(running, run, lines)) << running.err();
+    running.signal(SIGINT);
+    const auto outcome = running.wait();
+    EXPECT_EQ(outcome.exit_code, 130) << outcome.out << outcome.err << test::logs_of(run);
+  }
+
+  static Json newest_manifest(const fs::path& run) {
+    std::vector<fs::path> found(fs::directory_iterator(run / "checkpoints"), {});
+    std::sort(found.rbegin(), found.rend());
+    return Json::parse(read_file(found.front() / "manifest.json").take());
+  }
+
+  void expect_fails(const Arguments& arguments, const Arguments& parts) {
+    SCOPED_TRACE(fmt::format("thinpipe {}", fmt::join(arguments, " ")));
+    const auto outcome = program_.run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    test::expect_one_line(outcome, parts);
+  }
+
+  test::Program program_;
+};
+
+TEST_F(OtherCuts, FourStagesThenTwoThenThreeComputeTheSame) {
+  const auto expected = expected_losses(kSlow);
+  const auto run = program_ / "run";
+  {
+    RunningProgram four(program_, small_run(run, kSlow));
+    stop_at(four, run, 7);
+  }
+  EXPECT_EQ(newest_manifest(run).at("cuts"), (Json{1, 1, 1, 1}));
+  {
+    RunningProgram two(program_, resume(run, {"pipeline.stages=2"}));
+    ASSERT_TRUE(two.wait_for_output("stages: 2 process(es)")) << two.err();
+    stop_at(two, run, 14);
+  }
+  const auto manifest = newest_manifest(run);
+  EXPECT_EQ(manifest.at("cuts"), (Json{2, 2}));
+  const auto config = read_file(run / "config.toml").take();
+  EXPECT_NE(config.find("stages = 2\ncuts = []\n"), std::string::npos) << config;
+  EXPECT_EQ(manifest.at("config_sha256"), sha256_hex(config));
+  EXPECT_NE(program_.run({"show", run.string()}).out.find("4 blocks in 2 stage(s)"), std::string::npos);
+  const auto outcome =
+      program_.run(resume(run, {"pipeline.cuts=[1,2,1]", "pipeline.schedule=gpipe", "link.delay=0ms"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(newest_manifest(run).at("cuts"), (Json{1, 2, 1}));
+  EXPECT_TRUE(fs::exists(run / "model.safetensors"));
+  expect_losses(run, expected);
+  EXPECT_TRUE(test::processes_of(run).empty());
+}
+
+// Killed at whatever moment: before the config is written, between it and the checkpoint, and after.
+TEST_F(OtherCuts, SurviveBeingKilledAtAnyMoment) {
+  const auto expected = expected_losses(kSlow);
+  const auto run = program_ / "run";
+  {
+    RunningProgram four(program_, small_run(run, kSlow));
+    stop_at(four, run, 7);
+  }
+  const auto serve_log = [&] {
+    const auto log = read_file(run / "logs" / "serve.log");
+    return log ? log.value() : std::string();
+  };
+  int number = 0;
+  const auto killed_when = [&](const std::string& setting, const std::string& what, const auto& condition) {
+    SCOPED_TRACE(fmt::format("{}: {} when {}", ++number, setting, what));
+    RunningProgram running(program_, resume(run, {setting}));
+    EXPECT_TRUE(running.wait_until(what, [&] { return condition() || !running.running(); }));
+    running.signal(SIGKILL);
+    (void)running.wait();
+    EXPECT_TRUE(running.wait_until("its children are gone", [&] { return test::processes_of(run).empty(); }));
+  };
+  const auto config_says = [&](const std::string& text) {
+    return [&run, text] { return read_file(run / "config.toml").take().find(text) != std::string::npos; };
+  };
+  killed_when("pipeline.stages=2", "the config says so", config_says("stages = 2\n"));
+  killed_when("pipeline.stages=3", "the coordinator has begun",
+              [&, before = serve_log().size()] { return serve_log().size() != before; });
+  killed_when("pipeline.cuts=[3,1]", "the checkpoint is being cut",
+              [&] { return fs::exists(run / "checkpoints" / ".recut"); });
+  killed_when("pipeline.stages=1", "the checkpoint is cut", [&] { return newest_manifest(run).at("cuts") == Json{4}; });
+  const auto lines = test::metrics_lines(run);
+  killed_when("pipeline.stages=2", "some steps are done", [&] { return test::metrics_lines(run) >= lines + 2; });
+  // Without --set it goes on as it was told last.
+  const auto outcome = program_.run(resume(run));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  EXPECT_EQ(newest_manifest(run).at("cuts"), (Json{2, 2}));
+  EXPECT_FALSE(fs::exists(run / "checkpoints" / ".recut"));
+  expect_losses(run, expected);
+}
+
+TEST_F(OtherCuts, AreTakenFromTheCheckpointBeforeWhenTheNewestIsDamaged) {
+  const auto expected = expected_losses(kSlow);
+  const auto run = program_ / "run";
+  {
+    RunningProgram four(program_, small_run(run, kSlow));
+    stop_at(four, run, 7);
+  }
+  std::vector<fs::path> found(fs::directory_iterator(run / "checkpoints"), {});
+  std::sort(found.rbegin(), found.rend());
+  ASSERT_GE(found.size(), 2U);
+  fs::resize_file(found.front() / "stage-2.safetensors", 100);
+  const auto outcome = program_.run(resume(run, {"pipeline.stages=2"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  expect_losses(run, expected);
+}
+
+TEST_F(OtherCuts, WhatIsRefusedLeavesTheRunAsItWas) {
+  const auto run = program_ / "run";
+  {
+    RunningProgram four(program_, small_run(run, {"train.steps=24", "link.delay=10ms", "subspace.anchors=stage",
+                                                  "subspace.full_rank_tail=1"}));
+    ASSERT_TRUE(wait_for_lines(four, run, 2));
+    ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);  // it must not end before it was tried
+    // Somebody holds it.
+    const auto before = read_file(run / "config.toml").take();
+    expect_fails(resume(run, {"pipeline.stages=2"}), {run.string(), "another process serves this run"});
+    expect_fails({"serve", "--run", run.string(), "--set", "pipeline.stages=2"}, {"another process serves this run"});
+    EXPECT_EQ(read_file(run / "config.toml").take(), before);
+    ASSERT_EQ(program_.run({"resume", run.string()}).exit_code, 0);
+    stop_at(four, run, 6);
+  }
+  const auto config = read_file(run / "config.toml").take();
+  const auto manifest = newest_manifest(run);
+  const std::vector<std::pair<Arguments, Arguments>> refused = {
+      {{"--set", "model.d=64"}, {"--set model.d: decides what the run computes", "begin a new run"}},
+      {{"--set", "boundary.pack=int4"}, {"--set boundary.pack: decides"}},
+      {{"--steps", "30"}, {"--set train.steps: decides"}},
+      {{"--device", "cuda"}, {"train.device", "cuda"}},
+      {{"--set", "pipeline.stages=5"}, {"more stages than blocks"}},
+      {{"--set", "pipeline.cuts=[2,3]"}, {"sums to 5"}},
+      {{"--run-dir", "elsewhere"}, {"--resume goes on with the run's own config", "leave out"}},
+  };
+  for (const auto& [more, parts] : refused) {
+    auto arguments = resume(run);
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_fails(arguments, parts);
+  }
+  expect_fails({"serve", "--run", run.string(), "--set", "model.d=64"}, {"--set model.d: decides"});
+  EXPECT_EQ(read_file(run / "config.toml").take(), config);
+  EXPECT_EQ(newest_manifest(run), manifest);
+  // Trainable anchors: groups may be joined, so this goes on; and then it is complete.
+  const auto outcome = program_.run(resume(run, {"pipeline.cuts=[3,1]"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  expect_fails(resume(run, {"pipeline.stages=1"}), {run.string(), "complete"});
+  expect_fails({"serve", "--run", run.string(), "--set", "pipeline.stages=1"}, {run.string(), "complete"});
+}
+
+// ---- with others ----
+
+class OtherCutsTogether : public OtherCuts {
+ protected:
+  std::unique_ptr<RunningProgram> serve(const Arguments& arguments) {
+    auto running = std::make_unique<RunningProgram>(program_, arguments);
+    EXPECT_TRUE(running->wait_for_output("to bring somebody in")) << running->err();
+    return running;
+  }
+  std::unique_ptr<RunningProgram> join(const std::string& name, const std::string& text) {
+    return std::make_unique<RunningProgram>(program_, Arguments{"join", text, "--listen", "127.0.0.1", "--name", name},
+                                            program_ / (name + "-data"));
+  }
+};
+
+// Three machines with a stage each; the coordinator comes back with two stages. They hear of it by themselves, and one
+// of them waits.
+TEST_F(OtherCutsTogether, MachinesThatAreThereAreGivenTheirStagesAnew) {
+  const Arguments settings{"pipeline.stages=3", "link.delay=15ms", "train.steps=24"};
+  const auto expected = expected_losses(settings);
+  const auto run = program_ / "run";
+  Arguments arguments{"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()};
+  for (const auto& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+  auto serving = serve(arguments);
+  const auto text = program_.run({"invite", "--uses", "3", run.string()}).out;
+  std::vector<std::unique_ptr<RunningProgram>> machines;
+  for (const char* name : {"a", "b", "c"}) machines.push_back(join(name, text));
+  ASSERT_TRUE(wait_for_lines(*serving, run, 8));
+  serving->signal(SIGKILL);
+  (void)serving->wait();
+  ASSERT_LT(test::metrics_lines(run), 24) << "too late to be a test";
+  serving = serve({"serve", "--run", run.string(), "--listen", "127.0.0.1", "--set", "pipeline.stages=2"});
+  for (auto& machine : machines) {
+    const auto outcome = machine->wait(test::Seconds(120));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  }
+  EXPECT_EQ(serving->wait().exit_code, 0) << serving->err();
+  EXPECT_NE(serving->err().find("recut: the checkpoint of step 5 was cut anew: blocks per stage were 2, 1, 1 and are "
+                                "2, 2"),
+            std::string::npos)
+      << serving->err();
+  expect_losses(run, expected);
+}
+
+// A checkpoint waits for its cuts until the machines are there.
+TEST_F(OtherCutsTogether, AutoCutsAreDecidedAnewForTheMachinesThatCome) {
+  const auto expected = expected_losses(kSlow);
+  const auto run = program_ / "run";
+  {
+    RunningProgram four(program_, small_run(run, kSlow));
+    stop_at(four, run, 7);
+  }
+  auto serving = serve({"serve", "--run", run.string(), "--listen", "127.0.0.1", "--set", "pipeline.stages=2", "--set",
+                        "pipeline.cuts=auto"});
+  EXPECT_EQ(newest_manifest(run).at("cuts"), (Json{1, 1, 1, 1}));
+  const auto text = program_.run({"invite", "--uses", "2", run.string()}).out;
+  auto a = join("a", text), b = join("b", text);
+  for (auto* running : {a.get(), b.get(), serving.get()}) {
+    const auto outcome = running->wait(test::Seconds(120));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  }
+  EXPECT_NE(serving->err().find("placed: "), std::string::npos) << serving->err();
+  EXPECT_NE(serving->err().find("recut: "), std::string::npos) << serving->err();
+  EXPECT_EQ(newest_manifest(run).at("cuts").size(), 2U);
+  EXPECT_EQ(read_file(run / "config.toml").take().find("\"auto\"\nschedule"), std::string::npos);
+  expect_losses(run, expected);
+}
+
+}  // namespace
+}  // namespace thinpipe
