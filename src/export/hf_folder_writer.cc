@@ -76,6 +76,8 @@ Json special_tokens(const Tokenizer& tokenizer) {
 // So that transformers' LlamaTokenizer gives the ids that sentencepiece gives.
 Json tokenizer_config(const Tokenizer& tokenizer, const LlamaShape& shape) {
   Json config = special_tokens(tokenizer);
+  // Without a word transformers would add "</s>" to the vocabulary.
+  if (!config.contains("eos_token")) config["eos_token"] = nullptr;
   Json added = Json::object();
   for (int32_t id = 0; id < tokenizer.vocab(); ++id) {
     const Piece& piece = tokenizer.piece(id);

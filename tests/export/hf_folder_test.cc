@@ -155,6 +155,18 @@ TEST(HfFolder, TellsTransformersHowToTokenise) {
   EXPECT_EQ(json::parse(read(scratch / "model" / "generation_config.json"))["eos_token_id"], 2);
 }
 
+TEST(HfFolder, SaysThatATokenizerHasNoEndOfText) {
+  // The trainer's specification, field 2, is told once more which piece ends a text, its field 47: one there is not.
+  const std::string model = tiny_tokenizer().model() + "\x12\x05\xfa\x02\x02zz";
+  const auto tokenizer = Tokenizer::parse(model, "endless").take();
+  ASSERT_EQ(tokenizer.eos(), -1);
+  const ScratchFolder scratch;
+  write_hf_folder(scratch / "model", kTinyLlama, tokenizer, tiny_llama(kTinyLlama)).take();
+  EXPECT_EQ(HfFolder::open(scratch / "model").take().config().eos, std::nullopt);
+  EXPECT_EQ(json::parse(read(scratch / "model" / "tokenizer_config.json")).at("eos_token"), nullptr);
+  EXPECT_FALSE(json::parse(read(scratch / "model" / "generation_config.json")).contains("eos_token_id"));
+}
+
 TEST(HfFolder, ReadsATiedHeadFromTheEmbedding) {
   const ScratchFolder scratch;
   const auto path = scratch / "model";
