@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cctype>
 #include <utility>
 
 namespace thinpipe {
@@ -39,9 +40,11 @@ std::string typed(std::string_view text) {
   return result.starts_with('.') || result.starts_with('\'') ? "\\&" + result : result;
 }
 
+std::string ended(const std::string& text) { return text.ends_with('.') || text.ends_with('?') ? text : text + "."; }
+
 std::string sentence(std::string text) {
   if (!text.empty()) text[0] = static_cast<char>(std::toupper(text[0]));
-  return text.ends_with('.') || text.ends_with('?') ? text : text + ".";
+  return ended(text);
 }
 
 using Terms = std::array<std::pair<std::string_view, std::string_view>, 8>;
@@ -87,7 +90,7 @@ std::string argument_text(const Argument& argument) {
   if (!argument.limits.empty()) notes += fmt::format(" From {}.", argument.limits);
   if (!argument.fallback.empty()) notes += fmt::format(" Default: {}.", argument.fallback);
   if (argument.required) notes += " Required.";
-  return fmt::format(".TP\n.B {}\n{}\n", typed(argument.shown()), prose(sentence(argument.help) + notes));
+  return fmt::format(".TP\n.B {}\n{}\n", typed(argument.shown()), prose(ended(argument.help) + notes));
 }
 
 std::string footer_text(const std::string& footer) {
