@@ -18,9 +18,9 @@ namespace {
 constexpr unsigned kMaxThreads = 8;
 constexpr uint64_t kBatchBytesPerThread = 1 << 20;
 
-unsigned threads_for(const PrepareTuning& tuning) {
+std::vector<WordEncoder> encoders_for(const Tokenizer& tokenizer, const PrepareTuning& tuning) {
   const unsigned wanted = tuning.threads > 0 ? tuning.threads : std::thread::hardware_concurrency();
-  return std::clamp(wanted, 1U, kMaxThreads);
+  return std::vector<WordEncoder>(std::clamp(wanted, 1U, kMaxThreads), WordEncoder(tokenizer));
 }
 
 Result<TokenShardWriter> open_shard(const fs::path& path, int64_t vocab, const SplitState& split) {
@@ -30,16 +30,16 @@ Result<TokenShardWriter> open_shard(const fs::path& path, int64_t vocab, const S
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, std::span<const std::string> documents,
-                                                   unsigned threads) {
+std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, std::span<WordEncoder> encoders,
+                                                   std::span<const std::string> documents) {
   std::vector<std::vector<int32_t>> ids(documents.size());
   std::vector<std::exception_ptr> failures(documents.size());
   std::atomic<size_t> next{0};
-  const auto work = [&] {
+  const auto work = [&](WordEncoder& encoder) {
     for (size_t i = next++; i < documents.size(); i = next++) {
       try {
-        ids[i] = tokenizer.encode(documents[i]);
-        ids[i].insert(ids[i].begin(), tokenizer.bos());
+        ids[i].push_back(tokenizer.bos());
+        encoder.append(documents[i], ids[i]);
       } catch (...) {
         failures[i] = std::current_exception();
       }
@@ -47,9 +47,9 @@ std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, s
   };
   {
     std::vector<std::jthread> helpers;
-    const size_t helping = std::min<size_t>(threads, documents.size());
-    for (size_t i = 1; i < helping; ++i) helpers.emplace_back(work);
-    work();
+    const size_t helping = std::min(encoders.size(), documents.size());
+    for (size_t i = 1; i < helping; ++i) helpers.emplace_back([&, i] { work(encoders[i]); });
+    work(encoders[0]);
   }
   for (const auto& failure : failures) {
     if (failure) std::rethrow_exception(failure);
@@ -66,9 +66,9 @@ CorpusEncoder::CorpusEncoder(const Tokenizer& tokenizer, fs::path folder, Prepar
       state_(std::move(state)),
       train_(std::move(train)),
       val_(std::move(val)),
-      threads_(threads_for(tuning)),
+      encoders_(encoders_for(tokenizer, tuning)),
       durable_every_bytes_(tuning.durable_every_bytes),
-      batch_limit_bytes_(std::min(kBatchBytesPerThread * threads_, durable_every_bytes_)),
+      batch_limit_bytes_(std::min(kBatchBytesPerThread * encoders_.size(), durable_every_bytes_)),
       durable_bytes_(state_.text_bytes()) {}
 
 Result<std::unique_ptr<CorpusEncoder>> CorpusEncoder::open(const Tokenizer& tokenizer, const fs::path& folder,
@@ -106,7 +106,7 @@ bool CorpusEncoder::run(const Corpus& corpus, const Survey& survey) {
 }
 
 void CorpusEncoder::write_batch(uint64_t total_bytes) {
-  const auto ids = encode_documents(tokenizer_, batch_, threads_);
+  const auto ids = encode_documents(tokenizer_, encoders_, batch_);
   for (size_t i = 0; i < batch_.size(); ++i) {
     auto& shard = batch_is_val_[i] ? val_ : train_;
     auto& split = batch_is_val_[i] ? state_.val : state_.train;

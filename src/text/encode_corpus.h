@@ -15,13 +15,14 @@
 #include "text/preparation_state.h"
 #include "text/prepare.h"
 #include "text/tokenizer.h"
+#include "text/word_encoder.h"
 
 namespace thinpipe {
 
-// The ids of each document, begin-of-text first, in the order of the documents whatever the number of threads. Throws
-// what the first document that fails throws.
-std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, std::span<const std::string> documents,
-                                                   unsigned threads);
+// The ids of each document, begin-of-text first, in the order of the documents whatever the number of threads: one for
+// each of `encoders`, which are of this tokenizer. Throws what the first document that fails throws.
+std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, std::span<WordEncoder> encoders,
+                                                   std::span<const std::string> documents);
 
 class CorpusEncoder {
  public:
@@ -51,7 +52,7 @@ class CorpusEncoder {
   PreparationState state_;
   TokenShardWriter train_;
   TokenShardWriter val_;
-  unsigned threads_;
+  std::vector<WordEncoder> encoders_;  // a thread each
   uint64_t durable_every_bytes_;
   uint64_t batch_limit_bytes_;
   uint64_t durable_bytes_;  // of text, at the last durable point

@@ -210,7 +210,7 @@ TEST_F(Data, KilledAgainAndAgainItGoesOnAndMakesTheSame) {
     running.signal(signal);
     const auto outcome = running.wait();
     EXPECT_EQ(outcome.exit_code, signal == SIGINT ? 130 : -1);
-    if (signal == SIGINT) EXPECT_TRUE(has(outcome.out, "stopped; the same command goes on from here\n"));
+    EXPECT_EQ(has(outcome.out, "stopped; the same command goes on from here\n"), signal == SIGINT);
   }
   EXPECT_TRUE(has(run({"data", "list"}), "unfinished"));
   const auto last = run(command);

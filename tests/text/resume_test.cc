@@ -138,14 +138,16 @@ TEST_F(PrepareResumed, DocumentsAreEncodedInOrderByAnyNumberOfThreads) {
   const auto tokenizer = Tokenizer::load(setting.prepare().tokenizer).take();
   const auto texts = test::sixty_documents();
   for (const unsigned threads : {1U, 2U, 7U}) {
-    const auto ids = encode_documents(tokenizer, texts, threads);
+    std::vector<WordEncoder> encoders(threads, WordEncoder(tokenizer));
+    const auto ids = encode_documents(tokenizer, encoders, texts);
     ASSERT_EQ(ids.size(), texts.size());
     for (size_t i = 0; i < ids.size(); ++i) {
       EXPECT_EQ(ids[i].front(), tokenizer.bos());
       EXPECT_EQ(tokenizer.decode(ids[i]).take(), texts[i]);
     }
   }
-  EXPECT_TRUE(encode_documents(tokenizer, {}, 2).empty());
+  std::vector<WordEncoder> encoders(2, WordEncoder(tokenizer));
+  EXPECT_TRUE(encode_documents(tokenizer, encoders, {}).empty());
 }
 
 struct Interrupted {};
