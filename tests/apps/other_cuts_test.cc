@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
+#include "checkpoint/newest_checkpoint.h"
+#include "checkpoint/safetensors.h"
 
 namespace thinpipe {
 namespace {
@@ -259,6 +261,31 @@ TEST_F(OtherCutsTogether, MachinesThatAreThereAreGivenTheirStagesAnew) {
                                 "2, 2"),
             std::string::npos)
       << serving->err();
+  expect_losses(run, expected);
+}
+
+// As many stages as before, cut elsewhere: what the machines still hold looks like theirs and is not.
+TEST_F(OtherCutsTogether, WhatMachinesHoldOfOtherCutsIsVoid) {
+  const Arguments settings{"pipeline.stages=2", "link.delay=15ms", "train.steps=24"};
+  const auto expected = expected_losses(settings);
+  const auto run = program_ / "run";
+  Arguments arguments{"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()};
+  for (const auto& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+  auto serving = serve(arguments);
+  const auto text = program_.run({"invite", "--uses", "2", run.string()}).out;
+  auto a = join("a", text), b = join("b", text);
+  ASSERT_TRUE(wait_for_lines(*serving, run, 3));  // before the first checkpoint: nothing on the disk tells
+  serving->signal(SIGKILL);
+  (void)serving->wait();
+  ASSERT_LT(test::metrics_lines(run), 24) << "too late to be a test";
+  serving = serve({"serve", "--run", run.string(), "--listen", "127.0.0.1", "--set", "pipeline.cuts=[3,1]"});
+  for (auto* running : {a.get(), b.get(), serving.get()}) {
+    const auto outcome = running->wait(test::Seconds(120));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  }
+  const auto newest = newest_checkpoint(run).take();
+  EXPECT_EQ(newest.cuts, (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(SafetensorsFile::open(newest.files[0]).take().metadata().at("blocks"), "0-3 of 4");
   expect_losses(run, expected);
 }
 
