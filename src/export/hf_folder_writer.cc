@@ -140,6 +140,7 @@ Status write_hf_folder(const fs::path& path, const LlamaShape& shape, const Toke
     return Error{
         fmt::format("the tokenizer has {} pieces, but the model only {} tokens", tokenizer.vocab(), shape.vocab)};
   }
+  if (path.empty()) return Error{"an empty path names no folder"};
   fs::path target = fs::absolute(path).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "out/"
   if (auto status = make_directories(target.parent_path()); !status) return status;
