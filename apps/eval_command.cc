@@ -54,7 +54,7 @@ Measured of_validation_split(const ModelFiles& files, const Stage& stage, int64_
   Evaluator evaluator(stage, length);
   std::vector<int32_t> window(static_cast<size_t>(length) + 1);
   for (int64_t i = 0; i < windows; ++i) {
-    read_window(shard, static_cast<uint64_t>(i), window);
+    read_window(shard, static_cast<uint64_t>(i), window).take();
     // A window's first token is the last one of the window before.
     evaluator.add(std::span(window).subspan(i == 0 ? 0 : 1));
     show(live, evaluator.so_far());
