@@ -20,7 +20,7 @@ constexpr std::array<std::pair<std::string_view, Values>, 21> kByName{{
     {"file", Values::kFiles},        {"files", Values::kFiles},      {"input", Values::kFiles},
     {"output", Values::kFiles},      {"out", Values::kFiles},        {"to", Values::kFiles},
     {"from", Values::kFiles},        {"path", Values::kFiles},       {"tokenizer", Values::kFiles},
-    {"model", Values::kRuns},        {"checkpoint", Values::kFiles}, {"text", Values::kFiles},
+    {"model", Values::kRuns},        {"checkpoint", Values::kFiles}, {"what", Values::kFiles},
     {"prompt-file", Values::kFiles}, {"folder", Values::kFolders},   {"run-dir", Values::kFolders},
 }};
 

@@ -256,13 +256,17 @@ void add_prepare(CLI::App& data) {
 void add_data_commands(CLI::App& app) {
   auto* data = app.add_subcommand("data", "prepare, list, inspect and verify corpora and token shards");
   data->require_subcommand(1);
-  data->footer("Examples:\n  thinpipe data prepare kjv\n  thinpipe data list\n  thinpipe data inspect kjv");
+  data->footer(
+      "Examples:\n  thinpipe data prepare kjv\n  thinpipe data list\n  thinpipe data inspect kjv\n"
+      "A corpus is prepared once, into the data folder; train does it by itself where it has not been done.");
   add_prepare(*data);
 
   auto json = std::make_shared<bool>(false);
   auto* listing = data->add_subcommand("list", "the prepared corpora of this machine");
   listing->add_flag("--json", *json, "one JSON object on the last line");
-  listing->footer("Examples:\n  thinpipe data list\n  THINPIPE_DATA_DIR=/mnt/data thinpipe data list --json");
+  listing->footer(
+      "Examples:\n  thinpipe data list\n  THINPIPE_DATA_DIR=/mnt/data thinpipe data list --json\n"
+      "A line for each: its id, tokens, size, vocabulary, and the corpus it was made from.");
   listing->callback([json] { list(*json); });
 
   auto options = std::make_shared<InspectOptions>();
@@ -275,7 +279,8 @@ void add_data_commands(CLI::App& app) {
   inspection->add_flag("--json", options->json, "one JSON object on the last line");
   inspection->footer(
       "Examples:\n  thinpipe data inspect kjv\n  thinpipe data inspect 3f2a91 --tokens 200\n"
-      "  thinpipe data inspect fineweb_train_000001.bin --tokenizer gpt2.model");
+      "  thinpipe data inspect fineweb_train_000001.bin --tokenizer gpt2.model\n"
+      "It prints what is known of the corpus, and how each shard begins, as text.");
   inspection->callback([options] { inspect(*options); });
 
   auto what = std::make_shared<std::string>();

@@ -120,8 +120,10 @@ void add_eval_command(CLI::App& app) {
   auto options = std::make_shared<EvalOptions>();
   auto* command = app.add_subcommand("eval", "loss, perplexity and bits per byte of a model on a text");
   add_model_argument(*command, options->model, /*computes=*/true);
-  command->add_option("--text", options->text,
-                      "a UTF-8 file, a .jsonl file or a folder of them; none: the validation split of the run");
+  command
+      ->add_option("--text", options->text,
+                   "a UTF-8 file, a .jsonl file or a folder of them; none: the validation split of the run")
+      ->type_name("FILE");
   command->add_option("--seq-len", options->seq_len, "tokens of a window; none: the model's context, at most 2048")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command->add_flag("--json", options->json, "one JSON object on the last line");

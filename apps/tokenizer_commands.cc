@@ -185,7 +185,8 @@ void add_tokenizer_commands(CLI::App& app) {
   tokenizer->require_subcommand(1);
   tokenizer->footer(
       "Examples:\n  thinpipe tokenizer train books/ --vocab 8192 --out books.model\n"
-      "  thinpipe tokenizer encode books.model \"Call me Ishmael.\"");
+      "  thinpipe tokenizer encode books.model \"Call me Ishmael.\"\n"
+      "Tokenizers are sentencepiece models: those trained here, or those of others, such as a LLaMA's.");
   const auto add = [&](const char* name, const char* help, const char* examples, auto action) {
     auto* command = tokenizer->add_subcommand(name, help);
     command->footer(std::string("Examples:\n") + examples);
@@ -193,22 +194,28 @@ void add_tokenizer_commands(CLI::App& app) {
     return command;
   };
   const auto takes_model = [&](CLI::App* command) {
-    command->add_option("model", options->model, "a sentencepiece .model file")->required();
+    command->add_option("model", options->model, "a sentencepiece .model file")->type_name("FILE")->required();
   };
-  auto* training = add("train", "train a BPE tokenizer, as preparing the corpus would",
-                       "  thinpipe tokenizer train kjv --vocab 4096 --out kjv.model\n"
-                       "  thinpipe tokenizer train books/ --vocab 16384 --out books.model",
-                       train_one);
+  auto* training =
+      add("train", "train a BPE tokenizer, as preparing the corpus would",
+          "  thinpipe tokenizer train kjv --vocab 4096 --out kjv.model\n"
+          "  thinpipe tokenizer train books/ --vocab 16384 --out books.model\n"
+          "It learns from the corpus's training documents and writes one file, which data.tokenizer takes.",
+          train_one);
   training->add_option("corpus", options->corpus, "kjv, a text or .jsonl file, or a folder of them")->required();
   training->add_option("--vocab", options->vocab, "pieces, as data.vocab");
   training->add_option("--out", options->out, "the .model file to write")->required();
   auto* inspection = add("inspect", "what a tokenizer is: size, ids, how it treats text, a few pieces",
-                         "  thinpipe tokenizer inspect kjv.model", inspect_one);
+                         "  thinpipe tokenizer inspect kjv.model\n"
+                         "  thinpipe tokenizer inspect kjv.model --json | tail -n 1\n"
+                         "It only reads the file; what it prints is what training and export will rely on.",
+                         inspect_one);
   takes_model(inspection);
   inspection->add_flag("--json", options->json, "one JSON object on the last line");
   auto* encoding = add("encode", "text to ids, on one line",
                        "  thinpipe tokenizer encode kjv.model \"In the beginning\"\n"
-                       "  thinpipe tokenizer encode kjv.model --pieces <chapter.txt",
+                       "  thinpipe tokenizer encode kjv.model --pieces <chapter.txt\n"
+                       "One line of ids, or of pieces, goes to standard output.",
                        encode);
   takes_model(encoding);
   encoding->add_option("text", options->input, "none or -: standard input");
@@ -216,13 +223,15 @@ void add_tokenizer_commands(CLI::App& app) {
   auto* decoding =
       add("decode", "ids to text",
           "  thinpipe tokenizer decode kjv.model \"310 270 1189\"\n"
-          "  thinpipe tokenizer encode kjv.model <a.txt | thinpipe tokenizer decode kjv.model | cmp - a.txt",
+          "  thinpipe tokenizer encode kjv.model <a.txt | thinpipe tokenizer decode kjv.model | cmp - a.txt\n"
+          "The text goes to standard output as it was.",
           decode);
   takes_model(decoding);
   decoding->add_option("ids", options->input, "numbers between spaces or commas; none or -: standard input");
-  auto* verification =
-      add("verify", "do texts come back from a tokenizer as they were?",
-          "  thinpipe tokenizer verify kjv.model\n  thinpipe tokenizer verify llama.model books/", verify_one);
+  auto* verification = add("verify", "do texts come back from a tokenizer as they were?",
+                           "  thinpipe tokenizer verify kjv.model\n  thinpipe tokenizer verify llama.model books/\n"
+                           "One line says so if all came back; else it names the first that did not, with exit code 2.",
+                           verify_one);
   takes_model(verification);
   verification->add_option("file", options->corpus, "a text to try, besides 1000 random ones");
 }
