@@ -90,7 +90,9 @@ void add_bench_command(CLI::App& app) {
   auto* data = bench->add_subcommand("data", "prepare made-up text in a process of its own: rate and peak memory");
   data->add_option("--size", *data_size, "of the text")->capture_default_str();
   data->add_flag("--json", *json, "one JSON object on the last line");
-  data->footer("Examples:\n  thinpipe bench data\n  thinpipe bench data --size 100MB --json");
+  data->footer(
+      "Examples:\n  thinpipe bench data\n  thinpipe bench data --size 100MB --json\n"
+      "It prepares made-up text of that size and prints how fast that went and the most memory it took.");
   data->callback([data_size, json] {
     const auto bytes = parse_size(*data_size);
     if (!bytes) throw UserError("--size: " + bytes.error().message);
