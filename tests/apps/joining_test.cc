@@ -231,7 +231,7 @@ TEST_F(Joining, WorksOverIPv6) {
 }
 
 TEST_F(Joining, LeavingAndBeingThrownOutCostTheRunNothing) {
-  const Arguments settings{kTwoStages, "link.delay=15ms"};
+  const Arguments settings{kTwoStages, "link.delay=15ms", "train.steps=60"};  // long enough for all of it
   const auto expected = local_result(settings);
   const auto run = program_ / "run";
   auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, settings), "");

@@ -154,10 +154,10 @@ TEST_F(Train, SaysWhenTheModelDoesNotFitIntoMemory) {
 }
 
 TEST_F(Train, AFullDiskLeavesNoRunFolderAndNoPartOfAModel) {
-  const test::SmallDisk disk(12288);
+  const test::SmallDisk disk(32768);
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
   const auto run = disk.folder() / "run";
-  // Room for the config, the metrics and the times, a page each, and not for the weights.
+  // Room for the config, the tokenizer, the metrics and the times, and not for the weights.
   const auto outcome = program_.run(tiny_run({}, {"--run-dir", run.string()}));
   EXPECT_EQ(outcome.exit_code, 2);
   test::expect_one_line(outcome, {"model.safetensors", "No space left on device"});
@@ -165,7 +165,7 @@ TEST_F(Train, AFullDiskLeavesNoRunFolderAndNoPartOfAModel) {
   expect_three_steps(lines_of(run / "metrics.jsonl"));
 
   std::filesystem::remove_all(run);
-  write_file(disk.folder() / "ballast", std::string(12288, 'x'));
+  write_file(disk.folder() / "ballast", std::string(32768, 'x'));
   expect_refused(program_, tiny_run({}, {"--run-dir", run.string()}), {"config.toml", "No space left on device"});
   EXPECT_FALSE(std::filesystem::exists(run));
   std::filesystem::create_directory(run);
