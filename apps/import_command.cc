@@ -31,11 +31,13 @@ struct ImportOptions {
 };
 
 // Kept by its content: a run must find its tokenizer when the imported folder is gone.
-fs::path keep_tokenizer(const Tokenizer& tokenizer) {
-  const auto path = data_dir() / "tokenizers" / (sha256_hex(tokenizer.model()) + ".model");
-  make_directories(path.parent_path()).take();
-  write_file_atomically(path, tokenizer.model()).take();
-  return path;
+fs::path place_of(const Tokenizer& tokenizer) {
+  return data_dir() / "tokenizers" / (sha256_hex(tokenizer.model()) + ".model");
+}
+
+void keep(const Tokenizer& tokenizer) {
+  make_directories(place_of(tokenizer).parent_path()).take();
+  write_file_atomically(place_of(tokenizer), tokenizer.model()).take();
 }
 
 // What the imported model says about the config; --set may add to it, not contradict it.
@@ -80,14 +82,14 @@ RunConfig config_for(const ImportOptions& options, const ModelFiles& files, cons
 void import_model(const ImportOptions& options) {
   const auto files = open_hf_folder(options.folder);
   const auto shape = plain_shape(files.config);
-  const auto config = config_for(options, files, keep_tokenizer(files.tokenizer));
+  const auto config = config_for(options, files, place_of(files.tokenizer));
+  keep(files.tokenizer);
   const auto corpus = prepare_corpus(config.data, data_dir());
   const auto imported = import_llama(shape, plain_values(files), config.model).take();
   int64_t parameters = 0;
   for (const auto& [name, value] : imported.parameters) parameters += value.numel();
-  auto run_config = config;
-  FirstWeights weights{imported.parameters, imported.basis, imported.table};
-  const auto run = begin_run_from(options.run_dir, run_config, corpus, weights, options.folder).take();
+  const FirstWeights weights{imported.parameters, imported.basis, imported.table};
+  const auto run = begin_run_from(options.run_dir, config, corpus, weights, options.folder).take();
   if (config.model.is_subspace()) {
     for (const auto& output : imported.outputs) {
       fmt::print("  {}: {:.2f} % of its energy lies in the subspace\n", output.name, 100 * output.kept);

@@ -198,11 +198,10 @@ void add_train_command(CLI::App& app) {
                       "go on with this run, a folder or a name that `thinpipe runs` lists");
   command->add_flag("--in-process", options->in_process, "all stages as threads of this process, links in memory");
   command->footer(
-      "Examples:\n  thinpipe train                                         the default model, a process per stage\n"
-      "  thinpipe train my.toml --set optim.lr=0.01 --steps 100\n"
-      "  thinpipe train --set link.rate=20mbit --set link.delay=25ms\n"
-      "  thinpipe train --resume 2026-01-31-17-05-09            go on with a run that was stopped\n"
-      "  thinpipe train --resume 2026-01-31-17-05-09 --set pipeline.stages=2\n"
+      "Examples:\n  thinpipe train                                  the default model, a process per stage\n"
+      "  thinpipe train my.toml --set optim.lr=0.01 --set link.rate=20mbit --steps 100\n"
+      "  thinpipe train --resume my-run                  go on with a run that was stopped\n"
+      "  thinpipe train --resume my-run --set pipeline.stages=2\n"
       "It prepares the corpus once, trains, and leaves a run's folder with the weights. Ctrl-C writes a checkpoint and "
       "stops; twice stops at once.");
   command->callback([options] { train(*options); });

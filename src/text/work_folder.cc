@@ -84,7 +84,11 @@ fs::path unfinished_of(const fs::path& target) {
 
 Result<WorkFolder> WorkFolder::open(const fs::path& target) {
   const fs::path path = unfinished_of(target);
-  if (auto status = make_directories(path); !status) return status.error();
+  if (auto status = make_directories(path); !status) {
+    std::error_code ignored;
+    fs::remove(path, ignored);  // only if it is empty: made just now, and not made safe
+    return status.error();
+  }
   return WorkFolder(target, path);
 }
 

@@ -137,9 +137,9 @@ TEST_F(Data, SettingsAreCheckedAsInAConfig) {
                  {"--tokenizer: corpus.txt: not a complete sentencepiece model"});
   // Without --vocab it is the tokenizer's.
   EXPECT_EQ(prepare({"--tokenizer", "a.model"})["vocab"], 300);
-  run({"tokenizer", "train", "corpus.txt", "--vocab", "290", "--out", "b.model"});
+  run({"tokenizer", "train", "corpus.txt", "--vocab", "298", "--out", "b.model"});
   expect_refused(program_, {"data", "inspect", "corpus.txt", "--tokenizer", "b.model"},
-                 {"b.model: has 290 pieces", "was tokenised with 300"});
+                 {"b.model: has 298 pieces", "was tokenised with 300"});
 }
 
 TEST_F(Data, ATokenizerIsTheOnePreparationWouldTrain) {

@@ -190,7 +190,7 @@ TEST_F(Joining, CertificatesAreRenewedWhileAWorkerLives) {
   const Arguments settings{kTwoStages, "link.delay=25ms", "train.steps=60"};
   const auto expected = local_result(settings);
   const auto run = program_ / "run";
-  const Arguments short_lives{"--certificate-life", "3", "--listen", "127.0.0.1"};
+  const Arguments short_lives{"--certificate-life", "5", "--listen", "127.0.0.1"};
   Arguments arguments{"serve", "small.toml", "--run-dir", run.string()};
   arguments.insert(arguments.end(), short_lives.begin(), short_lives.end());
   auto serving = serve(with(arguments, settings), "");
