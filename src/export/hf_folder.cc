@@ -37,7 +37,9 @@ bool is_passed_over(std::string_view name) { return name.ends_with("rotary_emb.i
 
 Result<HfFolder> HfFolder::open(const fs::path& path) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return Error{fmt::format("{} is not a folder; needs one with a config.json, safetensors and tokenizer.model", path.string())};
+  if (!fs::is_directory(path, ignored))
+    return Error{fmt::format("{} is not a folder; needs one with a config.json, safetensors and tokenizer.model",
+                             path.string())};
   const auto text = read_file(path / "config.json");
   if (!text) return text.error();
   auto config = parse_hf_config(text.value(), (path / "config.json").string());

@@ -255,7 +255,8 @@ TEST(HfFolder, RefusesTensorsThatAreNotAPlainLlamas) {
 TEST(HfFolder, RefusesFoldersThatLackAPart) {
   const ScratchFolder scratch;
   const auto path = scratch / "model";
-  EXPECT_EQ(refusal(path), path.string() + " is not a folder; needs one with a config.json, safetensors and tokenizer.model");
+  EXPECT_EQ(refusal(path),
+            path.string() + " is not a folder; needs one with a config.json, safetensors and tokenizer.model");
   write_tiny(path);
   fs::rename(path / "model.safetensors", path / "pytorch_model.bin");
   EXPECT_EQ(refusal(path), path.string() +
