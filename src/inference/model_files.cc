@@ -74,11 +74,11 @@ ModelFiles open_run(const fs::path& run_folder, std::optional<int64_t> step) {
   std::string title;
   if (!step && fs::exists(run_folder / "model.safetensors", ignored)) {
     weights = std::make_shared<WeightFiles>(complete_model(run_folder / "model.safetensors"));
-    title = fmt::format("run {}, complete", name);
+    title = fmt::format("run {} (complete)", name);
   } else {
     const auto checkpoint = (step ? checkpoint_of_step(run_folder, *step) : newest_checkpoint(run_folder)).take();
     weights = std::make_shared<WeightFiles>(checkpoint_files(checkpoint));
-    title = fmt::format("run {}, step {}", name, checkpoint.step);
+    title = fmt::format("run {} (step {})", name, checkpoint.step);
   }
   auto tokenizer = tokenizer_of(run_folder, config);
   auto table = table_of_run(run_folder, config, config.data.vocab).take();

@@ -19,7 +19,7 @@
 namespace thinpipe {
 
 struct ModelFiles {
-  std::string title;  // for a person: "step 120 of run kjv-1", "Hugging Face folder out"
+  std::string title;  // for a person: "run kjv-1 (step 120)", "Hugging Face folder out"
   // Sizes and kind of the model; of a run, its config. Of a Hugging Face folder, a dense model's, whose [data], [train]
   // and so on are the defaults but for vocab, seq_len (its context) and precision.
   RunConfig config;

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "text/json_fields.h"
+#include "text/exact_fields.h"
 
 namespace thinpipe {
 namespace {
@@ -19,7 +19,7 @@ Json to_json(const SplitManifest& split) {
           {"sha256", split.sha256}};
 }
 
-SplitManifest split_from(JsonFields& fields) {
+SplitManifest split_from(ExactFields& fields) {
   return {fields.count("documents"), fields.count("text_bytes"), fields.count("tokens"), fields.sha256("sha256")};
 }
 
@@ -40,7 +40,7 @@ std::string manifest_text(const Manifest& manifest) {
 
 Result<Manifest> parse_manifest(std::string_view text, const std::string& name) {
   const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  JsonFields fields(object);
+  ExactFields fields(object);
   const bool ours = fields.text("format") == kFormat && fields.count("version") == static_cast<uint64_t>(kVersion);
   Manifest manifest;
   manifest.content_sha256 = fields.sha256("content_sha256");

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
-#include "text/json_fields.h"
+#include "text/exact_fields.h"
 
 namespace thinpipe {
 namespace {
@@ -20,7 +20,7 @@ Json to_json(const SplitState& split) {
           {"checksum", split.point.checksum}};
 }
 
-SplitState split_from(JsonFields& fields) {
+SplitState split_from(ExactFields& fields) {
   return {fields.count("documents"), fields.count("text_bytes"), {fields.count("tokens"), fields.count("checksum")}};
 }
 
@@ -40,7 +40,7 @@ Result<PreparationState> read_preparation_state(const std::filesystem::path& pat
   const auto text = read_file(path);
   if (!text) return text.error();
   const Json object = Json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
-  JsonFields fields(object);
+  ExactFields fields(object);
   const bool ours = fields.text("format") == kFormat && fields.count("version") == kVersion;
   PreparationState state;
   state.key = fields.text("key");

@@ -10,9 +10,9 @@
 namespace thinpipe {
 
 // `object` must outlive it. After a failure every field reads as zero or empty.
-class JsonFields {
+class ExactFields {
  public:
-  explicit JsonFields(const nlohmann::json& object) : object_(object), ok_(object.is_object()) {}
+  explicit ExactFields(const nlohmann::json& object) : object_(object), ok_(object.is_object()) {}
 
   uint64_t count(const char* key) {
     const auto* value = take(key);
@@ -37,7 +37,7 @@ class JsonFields {
   auto inner(const char* key, const Read& read) -> decltype(read(*this)) {
     const auto* value = take(key);
     if (!check(value != nullptr)) return {};
-    JsonFields fields(*value);
+    ExactFields fields(*value);
     auto made = read(fields);
     check(fields.complete());
     return made;
