@@ -82,7 +82,9 @@ Measured of_text(const ModelFiles& files, const Stage& stage, const std::string&
     show(live, evaluator.so_far());
   }
   if (bytes == 0) throw UserError(fmt::format("--text {}: holds no text", source));
-  return {source, evaluator.finish(), bytes};
+  const auto& result = evaluator.finish();
+  if (result.predicted == 0) throw UserError(fmt::format("--text {}: holds no token to predict", source));
+  return {source, result, bytes};
 }
 
 void eval(const EvalOptions& options) {

@@ -162,6 +162,10 @@ void generate(const GenerateOptions& options) {
   if (options.interactive && options.has_prompt) throw UserError("--interactive asks for prompts: leave out --prompt");
   const bool loop = options.interactive || (!options.has_prompt && ::isatty(STDIN_FILENO) == 1);
   const auto files = open_model(options.model);
+  if (files.context() < 2) {
+    throw UserError(
+        fmt::format("{}: looks back {} token(s); text can be continued from 2 on", files.title, files.context()));
+  }
   const auto stage = load_model(files, options.model.device);
   if (loop) {
     Generator generator(*stage, files.config.model, std::min(files.context(), kLoopContext));

@@ -246,6 +246,9 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   expect_refused(program_, {"import", "hf", "--set", "model.mode=subspace"}, {"--mode"});
   expect_refused(program_, {"import", "hf", "--mode", "subspace", "--set", "subspace.norm=split"}, {"subspace.norm"});
   auto config = Json::parse(read_file(program_ / "hf" / "config.json").take());
+  config["max_position_embeddings"] = 1;
+  write_file(program_ / "hf" / "config.json", config.dump());
+  expect_refused(program_, {"generate", "hf", "--prompt", "x"}, {"looks back 1 token"});
   config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
   write_file(program_ / "hf" / "config.json", config.dump());
   expect_refused(program_, {"import", "hf"}, {"rope_scaling"});
