@@ -38,7 +38,9 @@ void export_hf(const ModelFiles& files, const ExportOptions& options) {
   const auto type = options.type.empty() ? "f32" : options.type;
   if (type == "q8_0") throw UserError("--type q8_0: is GGUF's; a Hugging Face folder has f32, f16 or bf16");
   hf.dtype = type == "f32" ? Dtype::kF32 : type == "f16" ? Dtype::kF16 : Dtype::kBf16;
-  hf.max_shard_bytes = parse_size(options.max_shard).take();
+  const auto max_shard = parse_size(options.max_shard);
+  if (!max_shard) throw UserError("--max-shard: " + max_shard.error().message);
+  hf.max_shard_bytes = max_shard.value();
   const fs::path out = options.out.empty() ? name_of(files, options) + "-hf" : options.out;
   write_hf_folder(out, plain_shape(files.config), files.tokenizer, plain_values(files), hf).take();
   fmt::print("{}: {} as a Hugging Face folder, {}\n", out.string(), files.title, type);

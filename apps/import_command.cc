@@ -15,6 +15,7 @@
 #include "cluster/begin_run.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "export/hf_folder.h"
 #include "inference/import_llama.h"
 #include "inference/plain_llama.h"
 #include "text/prepare.h"
@@ -85,7 +86,10 @@ void import_model(const ImportOptions& options) {
   const auto config = config_for(options, files, place_of(files.tokenizer));
   keep(files.tokenizer);
   const auto corpus = prepare_corpus(config.data, data_dir());
-  const auto imported = import_llama(shape, plain_values(files), config.model).take();
+  // From the folder itself: by way of our own parameters every matrix would be turned round and back again.
+  const auto folder = HfFolder::open(options.folder).take();
+  const LlamaValues values = [&](const std::string& name) { return folder.values(name); };
+  const auto imported = import_llama(shape, values, config.model).take();
   int64_t parameters = 0;
   for (const auto& [name, value] : imported.parameters) parameters += value.numel();
   const FirstWeights weights{imported.parameters, imported.basis, imported.table};

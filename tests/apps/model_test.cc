@@ -241,6 +241,7 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   expect_refused(program_, {"export", "run", "--format", "onnx"}, {"--format", "hf", "gguf"});
   expect_refused(program_, {"export", "run", "--format", "hf", "--type", "q8_0"}, {"q8_0", "f32, f16 or bf16"});
   expect_refused(program_, {"export", "run", "--format", "hf", "--out", "hf"}, {"hf"});
+  expect_refused(program_, {"export", "run", "--format", "hf", "--max-shard", "big", "--out", "x"}, {"--max-shard"});
   expect_refused(program_, {"import", "nowhere"}, {"nowhere", "config.json"});
   expect_refused(program_, {"import", "hf", "--set", "model.d=64"}, {"[model]", "imported model"});
   expect_refused(program_, {"import", "hf", "--set", "model.mode=subspace"}, {"--mode"});
