@@ -119,6 +119,9 @@ std::string section_suggestion(std::string_view name) {
   return fmt::format("the sections are {}", fmt::join(names, ", "));
 }
 
+// Where an override stands: --set, or an option that means a key, as --steps does.
+constexpr std::string_view kCommandLine = "on the command line";
+
 // Fills a RunConfig key by key and remembers which were given, for the defaults that follow other keys.
 class Reader {
  public:
@@ -143,18 +146,18 @@ class Reader {
     }
     const std::string_view section = name.substr(0, dot);
     const Key* key = find_key(section, name.substr(dot + 1));
-    if (key == nullptr) refuse_name(section, name.substr(dot + 1), "--set");
+    if (key == nullptr) refuse_name(section, name.substr(dot + 1), kCommandLine);
 
     const std::string_view value = text.substr(equals + 1);
     if (const auto table = parse_value(value)) {
       const toml::node& node = *table->get("value");
       // Text keys take 2024 or true as the text that was typed.
-      if (key->type != KeyType::kText || node.is_string()) return set(*key, node, "--set");
+      if (key->type != KeyType::kText || node.is_string()) return set(*key, node, kCommandLine);
     }
     // As quoted text it goes through the same UTF-8 check as a file.
     const auto table = parse_value(toml_text(std::string(value)));
-    if (!table) throw UserError(fmt::format("{} in --set: the value is not valid UTF-8 text", key->full()));
-    set(*key, *table->get("value"), "--set");
+    if (!table) throw UserError(fmt::format("{} {}: the value is not valid UTF-8 text", key->full(), kCommandLine));
+    set(*key, *table->get("value"), kCommandLine);
   }
 
   RunConfig finish() {
@@ -181,15 +184,14 @@ class Reader {
   }
 
   std::string place(const toml::source_region& region) const {
-    return fmt::format("{}:{}", source_name_, region.begin.line);
+    return fmt::format("in {}:{}", source_name_, region.begin.line);
   }
 
   [[noreturn]] static void refuse_name(std::string_view section, std::string_view name, std::string_view where) {
     if (!is_section(section)) {
-      throw UserError(
-          fmt::format("unknown section [{}] in {}: {}", shown(section), where, section_suggestion(section)));
+      throw UserError(fmt::format("unknown section [{}] {}: {}", shown(section), where, section_suggestion(section)));
     }
-    throw UserError(fmt::format("unknown key {}.{} in {}: {}", section, shown(name), where, suggestion(section, name)));
+    throw UserError(fmt::format("unknown key {}.{} {}: {}", section, shown(name), where, suggestion(section, name)));
   }
 
   void read_root(const toml::table& root) {
@@ -200,7 +202,7 @@ class Reader {
         read_section(name.str(), *section);
       } else if (is_section(name.str())) {
         throw UserError(
-            fmt::format("{} = {} in {}: needs to be the section [{}]", name.str(), shown(node), where, name.str()));
+            fmt::format("{} = {} {}: needs to be the section [{}]", name.str(), shown(node), where, name.str()));
       } else {
         refuse_root_key(name.str(), where);
       }
@@ -213,7 +215,7 @@ class Reader {
     const std::string near = nearest(name, names);
     const auto found =
         std::find_if(config_keys().begin(), config_keys().end(), [&near](const Key& key) { return key.name == near; });
-    throw UserError(fmt::format("unknown key {} in {}: needs to stand in a section{}", shown(name), where,
+    throw UserError(fmt::format("unknown key {} {}: needs to stand in a section{}", shown(name), where,
                                 found == config_keys().end() ? "" : fmt::format(", did you mean {}?", found->full())));
   }
 
@@ -229,7 +231,7 @@ class Reader {
   void set(const Key& key, const toml::node& node, std::string_view where) {
     const auto value = value_of(node, key);
     if (!value || !key.accepts(*value)) {
-      throw UserError(fmt::format("{} = {} in {}: needs {}", key.full(), shown(node), where, key.needs));
+      throw UserError(fmt::format("{} = {} {}: needs {}", key.full(), shown(node), where, key.needs));
     }
     key.set(config_, *value);
     given_.insert(&key);

@@ -28,7 +28,8 @@ TEST(CommandLine, ChecksItsOwnOptionsLikeTheKeysTheySet) {
   test::write_tiny_run(program);
   expect_refused(program, tiny_run({"model.d"}), {"--set model.d", "section.key=value"});
   expect_refused(program, tiny_run({}, {"--set"}), {"--set", "missing"});
-  expect_refused(program, tiny_run({}, {"--steps", "-1"}), {"train.steps = -1", "a whole number from 0 to"});
+  expect_refused(program, tiny_run({}, {"--steps", "-1"}),
+                 {"train.steps = -1 on the command line", "a whole number from 0 to"});
   expect_refused(program, tiny_run({}, {"--steps", "many"}), {"train.steps = \"many\"", "a whole number from 0 to"});
   expect_refused(program, tiny_run({}, {"--device", "tpu"}),
                  {"train.device = \"tpu\"", "\"cpu\", \"cuda\" or \"cuda:N\""});

@@ -233,6 +233,8 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   expect_refused(program_, {"eval", "run", "--text", "missing.txt"}, {"missing.txt"});
   write_file(program_ / "bad.txt", "not \xff utf-8");
   expect_refused(program_, {"eval", "run", "--text", "bad.txt"}, {"bad.txt"});
+  write_file(program_ / "empty.txt", "");
+  expect_refused(program_, {"eval", "run", "--text", "empty.txt"}, {"empty.txt", "holds no text"});
   expect_refused(program_, {"generate", "run", "--prompt", "x\xff"}, {"the prompt", "UTF-8", "byte 1"});
   expect_refused(program_, {"generate", "run", "--prompt", "x", "--temperature", "-1"}, {"--temperature"});
   expect_refused(program_, {"generate", "run", "--prompt", "x", "--top-p", "0"}, {"--top-p"});

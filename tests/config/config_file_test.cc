@@ -128,8 +128,8 @@ TEST(ConfigFile, RefusesUnknownNamesAndNamesTheNearest) {
        "unknown key model.a\\u000ab in x.toml:2: [model] has mode, d, blocks, heads, kv_heads, mlp_width, "
        "positions, rope_base, qk_norm, norm_eps, init_std, tied_head, output_bias, post_norm"},
       {"d = 3", {}, "unknown key d in x.toml:1: needs to stand in a section, did you mean model.d?"},
-      {"", {"model.blokcs=2"}, "unknown key model.blokcs in --set: did you mean model.blocks?"},
-      {"", {"modle.d=2"}, "unknown section [modle] in --set: did you mean [model]?"},
+      {"", {"model.blokcs=2"}, "unknown key model.blokcs on the command line: did you mean model.blocks?"},
+      {"", {"modle.d=2"}, "unknown section [modle] on the command line: did you mean [model]?"},
       {"", {"model.d"}, "--set model.d: needs section.key=value, as in --set model.d=512"},
       {"", {"d=3"}, "--set d=3: needs section.key=value, as in --set model.d=512"},
       {"", {""}, "--set : needs section.key=value, as in --set model.d=512"},
@@ -163,10 +163,12 @@ TEST(ConfigFile, RefusesWrongTypes) {
        "model.d = [[...], 2, 3, 4, 5, 6, 7, 8, ...] in x.toml:2: needs a whole number from 1 to 65536"},
       {"model = 3", {}, "model = 3 in x.toml:1: needs to be the section [model]"},
       {"[[model]]\nd = 3", {}, "model = [{...}] in x.toml:1: needs to be the section [model]"},
-      {"", {"model.d=big"}, "model.d = \"big\" in --set: needs a whole number from 1 to 65536"},
-      {"", {"model.d="}, "model.d = \"\" in --set: needs a whole number from 1 to 65536"},
-      {"", {"model.d=1\nblocks=2"}, "model.d = \"1\\u000ablocks=2\" in --set: needs a whole number from 1 to 65536"},
-      {"", {"data.corpus=\xff"}, "data.corpus in --set: the value is not valid UTF-8 text"},
+      {"", {"model.d=big"}, "model.d = \"big\" on the command line: needs a whole number from 1 to 65536"},
+      {"", {"model.d="}, "model.d = \"\" on the command line: needs a whole number from 1 to 65536"},
+      {"",
+       {"model.d=1\nblocks=2"},
+       "model.d = \"1\\u000ablocks=2\" on the command line: needs a whole number from 1 to 65536"},
+      {"", {"data.corpus=\xff"}, "data.corpus on the command line: the value is not valid UTF-8 text"},
   });
 }
 
@@ -249,7 +251,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
     for (const char* value : bad) {
       const std::string said = refusal("", {fmt::format("{}={}", key, value)});
       EXPECT_TRUE(said.starts_with(fmt::format("{} = ", key))) << said;
-      EXPECT_NE(said.find(" in --set: needs "), std::string::npos) << said;
+      EXPECT_NE(said.find(" on the command line: needs "), std::string::npos) << said;
     }
     // A rank of 1 fits whatever d is tried.
     for (const char* value : good)
