@@ -18,21 +18,23 @@ if ((${#programs[@]} == 0)); then
   exit 2
 fi
 
-failed=0
-for program in "${programs[@]}"; do
-  target=${program##*/fuzz_}
-  work=$build/fuzz/$target
+run_target() {
+  local program=$1 seconds=$2 build=$3 seeds=$4
+  local target=${program##*/fuzz_}
+  local work=$build/fuzz/$target
+  local inputs=("$work/corpus")
+  if [[ -d $seeds/$target ]]; then inputs+=("$seeds/$target"); fi
   mkdir -p "$work/corpus" "$work/artifacts"
-  seeds=()
-  if [[ -d $here/corpus/$target ]]; then seeds=("$here/corpus/$target"); fi
   if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=512 -max_len=4096 \
-    -print_final_stats=1 -artifact_prefix="$work/artifacts/" "$work/corpus" ${seeds[@]+"${seeds[@]}"} \
-    >"$work/log" 2>&1; then
-    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log")
-    echo "$target: ok, $runs inputs in ${seconds}s"
+    -print_final_stats=1 -artifact_prefix="$work/artifacts/" "${inputs[@]}" >"$work/log" 2>&1; then
+    echo "$target: ok, $(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log") inputs in ${seconds}s"
   else
-    failed=1
     echo "$target: FAILED, see $work/log and $work/artifacts/"
+    return 1
   fi
-done
-exit "$failed"
+}
+export -f run_target
+
+# One per core. xargs goes on after a failure and reports it in the end.
+printf '%s\0' "${programs[@]}" |
+  xargs -0 -I{} -P "$(nproc)" bash -c 'run_target "$@"' _ {} "$seconds" "$build" "$here/corpus" || exit 1
