@@ -113,6 +113,9 @@ Rule one_of() {
           }};
 }
 
+// One whose other values are read only to be refused with the reason (run_config.cc): they are not offered.
+Rule offering(const std::string& needs, const Rule& rule) { return {needs, rule.accepts}; }
+
 template <class T>
 KeyValue to_value(const T& field) {
   if constexpr (std::is_enum_v<T>) {
@@ -210,15 +213,18 @@ void add_model(Table& table) {
       [](RunConfig& config) { config.model.kv_heads = config.model.heads; });
   add("mlp_width", &C::mlp_width, whole(1, 1 << 20), "inner width of SwiGLU", "8/3 d, rounded up to a multiple of 32",
       [](RunConfig& config) { config.model.mlp_width = default_mlp_width(config.model.d); });
-  add("positions", &C::positions, one_of<Positions>(),
-      "how the model knows where a token stands (`learned` is refused: no model here has it)");
+  add("positions", &C::positions, offering("\"rope\" or \"sinusoidal\"", one_of<Positions>()),
+      "how the model knows where a token stands");
   add("rope_base", &C::rope_base, above(0, 1e12), "base of the rotary frequencies");
   add("qk_norm", &C::qk_norm, truth(), "normalise queries and keys before they meet");
   add("norm_eps", &C::norm_eps, above(0, 1), "added to the mean square in every norm");
   add("init_std", &C::init_std, above(0, 10), "standard deviation of the initial weights");
   add("tied_head", &C::tied_head, truth(), "head = embedding; no model here has it, and a subspace model cannot");
   add("output_bias", &C::output_bias, truth(), "biases on the output projections; likewise");
-  add("post_norm", &C::post_norm, one_of<PostNorm>(), "a norm with gains after each sublayer; likewise");
+  add("post_norm", &C::post_norm,
+      offering("\"none\": a norm with gains, or LayerNorm, after a sublayer would leave the subspace",
+               one_of<PostNorm>()),
+      "a norm with gains after each sublayer; likewise");
 }
 
 void add_data(Table& table) {
@@ -243,7 +249,8 @@ void add_train(Table& table) {
   add("microbatches", &C::microbatches, whole(1, 1024), "microbatches in a step, M");
   add("seed", &C::seed, whole(0, kInt64Max), "of the initial weights and the order of the data");
   add("precision", &C::precision, one_of<Precision>(),
-      "what is computed in; bf16 keeps float32 weights and moments and rounds the operands of every product");
+      "what is computed in; bf16 keeps float32 weights and moments and rounds the operands of the products with "
+      "weights (docs/model.md)");
   add("device", &C::device, device(), "where it is computed");
   add("threads", &C::threads, whole(0, 4096),
       "compute threads per stage; 0: all cores for one stage, one each for several");

@@ -64,6 +64,18 @@ void check_parts_no_model_has(const ModelConfig& model) {
   }
 }
 
+// The rest goes to the first stages. The dense tail stays together in the last one, so far as that is possible.
+std::vector<int64_t> even_cuts(const ModelConfig& model, int64_t stages) {
+  const int64_t tail = model.is_subspace() ? model.subspace.full_rank_tail : 0;
+  const bool tail_is_more = stages > 1 && tail > model.blocks / stages && model.blocks - tail >= stages - 1;
+  const int64_t divided = tail_is_more ? model.blocks - tail : model.blocks;
+  const int64_t among = tail_is_more ? stages - 1 : stages;
+  std::vector<int64_t> blocks(static_cast<size_t>(among), divided / among);
+  std::for_each_n(blocks.begin(), divided % among, [](int64_t& count) { ++count; });
+  if (tail_is_more) blocks.push_back(tail);
+  return blocks;
+}
+
 void check_anchor_groups(const RunConfig& config) {
   const auto& groups = config.model.subspace.anchor_groups;
   const std::string shown = toml_text(groups);
@@ -117,14 +129,28 @@ void check_subspace(const RunConfig& config) {
     throw UserError(fmt::format("subspace.full_rank_tail = {}: needs to be at most model.blocks = {}",
                                 subspace.full_rank_tail, model.blocks));
   }
+  const int64_t most_stages = model.blocks - std::max<int64_t>(subspace.full_rank_tail, 1) + 1;
+  if (config.pipeline.stages > most_stages) {
+    throw UserError(
+        fmt::format("pipeline.stages = {}: the last stage needs all {} blocks of subspace.full_rank_tail, which leaves "
+                    "model.blocks = {} for at most {} in all",
+                    config.pipeline.stages, subspace.full_rank_tail, model.blocks, most_stages));
+  }
   const auto cuts = blocks_per_stage(config);
   if (cuts.back() < subspace.full_rank_tail) {
     throw UserError(
-        fmt::format("pipeline.cuts = {}: the last stage has {} blocks and needs all {} of subspace.full_rank_tail; cut "
-                    "after block {} or earlier",
-                    toml_text(cuts), cuts.back(), subspace.full_rank_tail, model.first_dense_block()));
+        fmt::format("pipeline.cuts = {}: the last stage needs all {} blocks of subspace.full_rank_tail and has {}; cut "
+                    "after block {} or earlier, as in {}",
+                    toml_text(cuts), subspace.full_rank_tail, cuts.back(), model.first_dense_block(),
+                    toml_text(even_cuts(model, config.pipeline.stages))));
   }
-  if (subspace.anchors == Anchors::kStage) check_anchor_groups(config);
+  if (subspace.anchors == Anchors::kStage) {
+    check_anchor_groups(config);
+  } else if (!subspace.anchor_groups.empty()) {
+    throw UserError(
+        fmt::format("subspace.anchor_groups = {}: needs subspace.anchors = \"stage\", fixed anchors have no groups",
+                    toml_text(subspace.anchor_groups)));
+  }
 }
 
 void check_pipeline(const RunConfig& config) {
@@ -174,9 +200,7 @@ std::vector<int64_t> blocks_per_stage(const RunConfig& config) {
   if (!config.pipeline.cuts.empty()) return config.pipeline.cuts;
   const int64_t stages = config.pipeline.stages;
   TP_CHECK(stages >= 1, "blocks_per_stage needs a validated config, not {} stages", stages);
-  std::vector<int64_t> blocks(static_cast<size_t>(stages), config.model.blocks / stages);
-  std::for_each_n(blocks.begin(), config.model.blocks % stages, [](int64_t& count) { ++count; });
-  return blocks;
+  return even_cuts(config.model, stages);
 }
 
 }  // namespace thinpipe

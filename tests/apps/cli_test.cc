@@ -80,7 +80,8 @@ TEST(CliConfig, ABoundaryTheModelCannotHaveIsRefused) {
   };
   expect_refused(program, subspace("boundary.kind=dense"), {"boundary.kind = \"dense\"", "model.mode = \"dense\""});
   expect_refused(program, subspace("subspace.rank=33"), {"subspace.rank = 33", "at most model.d = 32"});
-  expect_refused(program, subspace("subspace.full_rank_tail=2"), {"pipeline.cuts = [1, 1]", "subspace.full_rank_tail"});
+  expect_refused(program, subspace("subspace.full_rank_tail=2"),
+                 {"pipeline.stages = 2", "subspace.full_rank_tail", "at most 1"});
   expect_refused(program,
                  tiny_run({"model.mode=subspace", "pipeline.stages=2", "subspace.rank=6", "boundary.pack=int2"}),
                  {"boundary.pack = \"int2\"", "subspace.rank = 6", "use 4 or 8"});

@@ -280,8 +280,15 @@ TEST(ConfigFile, RefusesKeysThatDisagree) {
       {"[subspace]\nrank = 321", {}, "x.toml: subspace.rank = 321: needs to be at most model.d = 320"},
       {"[subspace]\nfull_rank_tail = 2",
        {},
-       "x.toml: pipeline.cuts = [1, 1, 1, 1]: the last stage has 1 blocks and needs all 2 of subspace.full_rank_tail; "
-       "cut after block 2 or earlier"},
+       "x.toml: pipeline.stages = 4: the last stage needs all 2 blocks of subspace.full_rank_tail, which leaves "
+       "model.blocks = 4 for at most 3 in all"},
+      {"[subspace]\nfull_rank_tail = 2",
+       {"pipeline.cuts=[1,2,1]"},
+       "x.toml: pipeline.cuts = [1, 2, 1]: the last stage needs all 2 blocks of subspace.full_rank_tail and has 1; cut "
+       "after block 2 or earlier, as in [1, 1, 2]"},
+      {"[subspace]\nanchor_groups = [2, 2]",
+       {},
+       "x.toml: subspace.anchor_groups = [2, 2]: needs subspace.anchors = \"stage\", fixed anchors have no groups"},
       {"[subspace]\nfull_rank_tail = 5",
        {},
        "x.toml: subspace.full_rank_tail = 5: needs to be at most model.blocks = 4"},
@@ -304,6 +311,13 @@ TEST(ConfigFile, RefusesKeysThatDisagree) {
        "x.toml: model.post_norm = \"gain\": a norm with gains after a sublayer cannot be in a subspace model, its "
        "gains "
        "would turn the stream out of the subspace"},
+      {"[model]\npost_norm = \"layernorm\"",
+       {},
+       "model.post_norm = \"layernorm\" in x.toml:2: needs \"none\": a norm with gains, or LayerNorm, after a sublayer "
+       "would leave the subspace"},
+      {"[model]\npositions = \"alibi\"",
+       {},
+       "model.positions = \"alibi\" in x.toml:2: needs \"rope\" or \"sinusoidal\""},
       {"[optim]\nkind = \"row_adamw\"",
        {"model.mode=dense"},
        "x.toml: optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes \"adamw\" or "

@@ -116,7 +116,8 @@ TEST_F(ResumedConfig, RefusesCutsThatTheModelDoesNotHave) {
   EXPECT_NE(refusal({"pipeline.cuts=[3,3]"}).find("would split a group"), std::string::npos);
   EXPECT_NE(refusal({"pipeline.stages=7"}).find("more stages than blocks"), std::string::npos);
   run_with({"subspace.full_rank_tail=3", "pipeline.cuts=[3,3]"});
-  EXPECT_NE(refusal({"pipeline.stages=3"}).find("cut after block 3 or earlier"), std::string::npos);
+  EXPECT_NE(refusal({"pipeline.cuts=[4,2]"}).find("cut after block 3 or earlier"), std::string::npos);
+  EXPECT_EQ(blocks_per_stage(changed({"pipeline.stages=3"})), (std::vector<int64_t>{2, 1, 3}));
   run_with({"link.rate=80mbit, 20mbit", "pipeline.stages=3"});
   EXPECT_NE(refusal({"pipeline.stages=2"}).find("link.rate"), std::string::npos);
   EXPECT_EQ(refusal({"pipeline.stages=2", "link.rate=80mbit"}), "(accepted)");

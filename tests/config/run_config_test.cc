@@ -61,6 +61,23 @@ TEST(BlocksPerStage, DividesEvenlyWithTheRestEarly) {
   EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{3, 2, 2}));
 }
 
+TEST(BlocksPerStage, LeavesTheDenseTailInTheLastStage) {
+  RunConfig config;
+  config.model.blocks = 7;
+  config.model.subspace.full_rank_tail = 3;
+  config.pipeline.stages = 3;
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{2, 2, 3}));
+  config.pipeline.stages = 4;
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{2, 1, 1, 3}));
+  config.pipeline.stages = 5;
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{1, 1, 1, 1, 3}));
+  config.pipeline.stages = 1;
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{7}));
+  config.model.mode = ModelMode::kDense;
+  config.pipeline.stages = 3;
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{3, 2, 2}));
+}
+
 TEST(BlocksPerStage, FollowsTheCuts) {
   RunConfig config;
   config.pipeline = {.stages = 2, .cuts = {1, 3}};
