@@ -81,6 +81,7 @@ void CoordinatorService::describe_run(control::RunDescription& run) const {
   run.set_vocab(identity_.vocab);
   run.set_corpus_id(identity_.corpus_id);
   run.set_config_sha256(config_identity(identity_.config));
+  run.set_seed_numbers_sha256(seed_numbers_);
   if (const auto& table = identity_.table) {
     run.mutable_table()->set_name(table->name);
     run.mutable_table()->set_bytes(table->bytes);

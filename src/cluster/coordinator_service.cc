@@ -19,6 +19,7 @@
 #include "config/config_file.h"
 #include "config/link_settings.h"
 #include "pipeline/metrics.h"
+#include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "plan/placement.h"
 #include "plan/stage_shape.h"
@@ -71,6 +72,7 @@ std::vector<StageReport> reports_of(const std::vector<control::Ready>& messages)
 CoordinatorService::CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, BatchSource& batches,
                                        const Clock& clock)
     : identity_(std::move(identity)),
+      seed_numbers_(seed_numbers_sha256(identity_.config, identity_.vocab)),
       door_(std::move(door)),
       store_(std::move(store)),
       admission_(identity_.run, store_, door_.authority, door_.certificate_life),

@@ -117,6 +117,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   RunRules make_rules() const;
 
   RunIdentity identity_;  // its cuts may be decided when the machines are known
+  const std::string seed_numbers_;
   const RunDoor door_;
   RunStore store_;
   Admission admission_;

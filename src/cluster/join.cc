@@ -13,6 +13,7 @@
 #include "cluster/coordinator_core.h"
 #include "cluster/measure.h"
 #include "config/config_file.h"
+#include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "plan/machine.h"
 #include "plan/memory_plan.h"
@@ -141,6 +142,8 @@ JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& fold
   if (look.reply.stage() >= 0) facts.stage = stage;
   facts.protocol_there = look.reply.protocol();
   facts.build_there = run.build();
+  const auto same = check_seed_numbers(config, run.vocab(), run.seed_numbers_sha256());
+  if (!run.seed_numbers_sha256().empty()) facts.seed_numbers_fault = same ? "" : same.error().message;
   facts.download_bytes = look.reply.state_bytes();
   facts.clock_offset_s = look.clock_offset_s;
   facts.clock_uncertainty_s = look.round_trip_s / 2;

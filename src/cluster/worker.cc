@@ -25,9 +25,10 @@
 #include "config/config_file.h"
 #include "config/link_settings.h"
 #include "net/shaped_link.h"
+#include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
-#include "text/prepare.h"
+#include "text/prepared_store.h"
 
 namespace thinpipe {
 namespace {
@@ -65,13 +66,8 @@ control::RunDescription ask_for_run(const CoordinatorAccess& coordinator) {
 // A prepared corpus with that identity among those this machine has, else windows from the coordinator.
 std::unique_ptr<Batches> token_source(const WorkerOptions& options, const control::RunDescription& run,
                                       const RunConfig& config) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(data_dir() / "prepared", ignored)) {
-    if (!entry.is_directory(ignored)) continue;
-    const auto corpus = open_prepared(entry.path());
-    if (corpus && corpus.value().id == run.corpus_id())
-      return std::make_unique<BatchSource>(corpus.value(), config.train);
-  }
+  if (const auto corpus = prepared_with_id(run.corpus_id(), data_dir()))
+    return std::make_unique<BatchSource>(*corpus, config.train);
   log_info("no copy of the corpus here: token windows come from the coordinator");
   return std::make_unique<RemoteBatches>(options.coordinator, run.run(), config.train, run.vocab());
 }
@@ -468,8 +464,12 @@ class Worker {
 Status run_worker(const WorkerOptions& options) {
   while (true) {
     auto run = ask_for_run(options.coordinator);
+    const auto config = parse_config(run.config_toml(), "the coordinator's config");
+    if (auto same = check_seed_numbers(config, run.vocab(), run.seed_numbers_sha256()); !same) {
+      return Error{same.error().message + "; use the run's build of thinpipe"};
+    }
     std::shared_ptr<void> watched;
-    if (options.on_run) watched = options.on_run(parse_config(run.config_toml(), "the coordinator's config"));
+    if (options.on_run) watched = options.on_run(config);
     Worker worker(options, std::move(run));
     auto status = worker.serve();
     if (!status || !worker.outdated()) return status;

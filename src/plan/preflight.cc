@@ -51,6 +51,16 @@ void check_build(const PreflightFacts& facts, std::vector<Check>& checks) {
                     "the run works, but not to the same last bits; for that, use the run's build"});
 }
 
+void check_seed_numbers(const PreflightFacts& facts, std::vector<Check>& checks) {
+  if (!facts.seed_numbers_fault) return;
+  if (facts.seed_numbers_fault->empty()) {
+    checks.push_back({"seed", Verdict::kOk, "the run's token table and basis come out of it here too", ""});
+    return;
+  }
+  checks.push_back({"seed", Verdict::kRefusal, *facts.seed_numbers_fault,
+                    "training with other numbers than the other stages would ruin the run; get the run's build"});
+}
+
 void check_memory(const PreflightFacts& facts, std::vector<Check>& checks) {
   if (!facts.memory_needed || !facts.memory_available) return;
   const uint64_t needed = *facts.memory_needed, available = *facts.memory_available;
@@ -161,6 +171,7 @@ std::vector<Check> preflight(const PreflightFacts& facts) {
   std::vector<Check> checks;
   check_protocol(facts, checks);
   check_build(facts, checks);
+  check_seed_numbers(facts, checks);
   check_clock(facts, checks);
   check_memory(facts, checks);
   check_disk(facts, checks);

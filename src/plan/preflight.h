@@ -18,6 +18,7 @@ struct PreflightFacts {
   std::optional<uint32_t> protocol_there;
   std::string build_here;
   std::optional<std::string> build_there;
+  std::optional<std::string> seed_numbers_fault;  // in what this machine derives from the seed; empty: none
 
   std::optional<uint64_t> memory_needed, memory_available;
   std::optional<uint64_t> disk_needed, disk_free;
@@ -42,9 +43,9 @@ struct Check {
   std::string remedy;  // what to do; empty when nothing needs to be done
 };
 
-// In a fixed order; only what the facts answer. Refused: another protocol, too little memory or disk, a clock that is
-// surely further off than certificates allow. Warned of: another build, a step that takes more than 3 times what the
-// others need, links that take longer than the computation.
+// In a fixed order; only what the facts answer. Refused: another protocol, other numbers from the seed, too little
+// memory or disk, a clock that is surely further off than certificates allow. Warned of: another build, a step that
+// takes more than 3 times what the others need, links that take longer than the computation.
 std::vector<Check> preflight(const PreflightFacts& facts);
 
 // The worst of them; kOk for none.

@@ -22,8 +22,10 @@ class FixedTable {
   at::Tensor rows(const at::Tensor& ids) const;
   // All of it, (V, d): the first value of a trainable anchor table.
   at::Tensor whole() const;
-  // SHA-256 over the rows as little-endian float32, for peers to compare before they train together.
+  // SHA-256 over the rows as little-endian float32: the name of a table that is a file.
   std::string hash() const;
+  // Over 256 rows spread evenly, the first and the last among them: quick however large the vocabulary is.
+  std::string sample_hash() const;
 
  private:
   at::Tensor make_rows(const at::Tensor& ids, const at::TensorOptions& options) const;

@@ -122,6 +122,15 @@ Result<PreparedEntry> find_prepared(const std::string& what, const fs::path& cac
                   what)};
 }
 
+std::optional<PreparedCorpus> prepared_with_id(const std::string& id, const fs::path& cache_root) {
+  std::error_code code;
+  for (fs::directory_iterator entry(cache_root / "prepared", code), end; !code && entry != end; entry.increment(code)) {
+    if (entry->path().filename().string().starts_with('.')) continue;
+    if (auto corpus = open_prepared(entry->path()); corpus && corpus.value().id == id) return std::move(corpus).take();
+  }
+  return std::nullopt;
+}
+
 Result<PreparedCorpus> verify_prepared(const fs::path& folder) {
   auto corpus = open_prepared(folder);
   if (!corpus) return corpus;

@@ -45,6 +45,9 @@ PreparedListing list_prepared(const std::filesystem::path& cache_root);
 // it was written. An error when there is none or more than one.
 Result<PreparedEntry> find_prepared(const std::string& what, const std::filesystem::path& cache_root);
 
+// The whole one with exactly this id; nothing if there is none.
+std::optional<PreparedCorpus> prepared_with_id(const std::string& id, const std::filesystem::path& cache_root);
+
 // Reads everything: sizes, hashes, every id, the counts and the entropy of the manifest, and the manifest's own form.
 // An error names the file and what is wrong with it.
 Result<PreparedCorpus> verify_prepared(const std::filesystem::path& folder);

@@ -69,6 +69,15 @@ TEST(Preflight, WarnsOfAnotherBuild) {
   EXPECT_EQ(check_of(facts, "build").text, "this is 0.1.0 (abc), the run is 0.1.0 (def)");
 }
 
+TEST(Preflight, RefusesAMachineThatDerivesOtherNumbersFromTheSeed) {
+  auto facts = good();
+  facts.seed_numbers_fault = "";
+  EXPECT_EQ(check_of(facts, "seed").verdict, Verdict::kOk);
+  facts.seed_numbers_fault = "another table";
+  EXPECT_EQ(check_of(facts, "seed").verdict, Verdict::kRefusal);
+  EXPECT_EQ(check_of(facts, "seed").text, "another table");
+}
+
 TEST(Preflight, RefusesTooLittleMemoryAndSaysHowMuchIsMissing) {
   auto facts = good();
   facts.memory_available = 400 * kMiB - 1;
