@@ -34,8 +34,9 @@ struct TokenBatch {
 
   int64_t sequences() const { return tokens.size(0); }
   int64_t length() const { return tokens.size(1) - 1; }
-  at::Tensor inputs() const { return tokens.narrow(1, 0, length()).reshape({-1}); }   // (BT)
-  at::Tensor targets() const { return tokens.narrow(1, 1, length()).reshape({-1}); }  // (BT)
+  // (BT); contiguous also where T = 1, whose columns reshape() would hand out as a strided view
+  at::Tensor inputs() const { return tokens.narrow(1, 0, length()).reshape({-1}).contiguous(); }
+  at::Tensor targets() const { return tokens.narrow(1, 1, length()).reshape({-1}).contiguous(); }
 };
 
 // One microbatch on its way through a stage.

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "model/numeric.h"
+#include "model/products.h"
 
 namespace thinpipe {
 namespace {
@@ -120,8 +121,31 @@ TEST(Stage, EvaluationGivesTheTrainingLossAndTouchesNothing) {
   for (const auto& parameter : stages[0]->parameters().all()) EXPECT_EQ(parameter.grad.abs().max().item<double>(), 0);
 }
 
+TEST(Stage, TakesSequencesOfOneToken) {
+  auto stages = cut_into(small_model(), {3});
+  const auto batch = tokens_of(3, 1);
+  const double together = forward_backward(stages, batch).loss_sum;
+  double apart = 0;
+  for (int64_t i = 0; i < 3; ++i) apart += stages[0]->evaluate(TokenBatch{batch.tokens.narrow(0, i, 1)}, {}).loss_sum;
+  EXPECT_NEAR(together, apart, 1e-12 * apart);
+}
+
+TEST(Products, OfBf16AreThoseOfRoundedOperandsInFloat32) {
+  const auto a = at::linspace(-1.0, 2.0, 5 * 7, at::kFloat).view({5, 7}),
+             b = at::linspace(3.0, -2.0, 7 * 3, at::kFloat).view({7, 3}), c = at::ones({5, 3}, at::kFloat);
+  const auto rounded = [](const at::Tensor& tensor) { return tensor.to(at::kBFloat16).to(at::kFloat); };
+  const auto expected = at::mm(rounded(a), rounded(b));
+  const Products products(Precision::kBf16);
+  EXPECT_TRUE(at::equal(products.multiply(a, b), expected));
+  EXPECT_TRUE(at::equal(products.operand(a), rounded(a)));
+  EXPECT_TRUE(at::equal(products.multiply_add(c, a, b), at::addmm(c, rounded(a), rounded(b))));
+  EXPECT_FALSE(at::equal(expected, at::mm(a, b)));
+  EXPECT_TRUE(at::equal(Products(Precision::kFloat32).multiply(a, b), at::mm(a, b)));
+  EXPECT_EQ(storage_type(Precision::kBf16), at::kFloat);  // weights, moments and activations
+}
+
 TEST(Stage, Bf16RoundsOperandsAndKeepsFloat32Weights) {
-  auto exact = cut_into(small_model(), {3}, Precision::kFloat64);
+  auto exact = cut_into(small_model(), {3}, Precision::kFloat32);
   auto rounded = cut_into(small_model(), {3}, Precision::kBf16);
   const auto batch = tokens_of(2, 6);
   const double a = exact[0]->evaluate(batch, {}).loss_sum, b = rounded[0]->evaluate(batch, {}).loss_sum;
