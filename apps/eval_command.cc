@@ -14,8 +14,9 @@
 #include "commands.h"
 #include "inference/evaluate.h"
 #include "model_argument.h"
+#include "pipeline/run_corpus.h"
 #include "text/corpus.h"
-#include "text/prepare.h"
+#include "text/prepare_line.h"
 #include "text/sampler.h"
 #include "text/token_shard.h"
 
@@ -47,7 +48,11 @@ void show(bool live, const Evaluation& so_far) {
 Measured of_validation_split(const ModelFiles& files, const Stage& stage, int64_t length, bool live) {
   if (!files.run)
     throw UserError("a Hugging Face folder has no validation split of its own; name a text with --text FILE");
-  const auto corpus = prepare_corpus(files.config.data, data_dir());
+  const SystemClock clock;
+  const auto corpus = [&] {
+    PrepareLine line(stdout, live, clock);
+    return corpus_of_run(*files.run, files.config.data, data_dir(), std::ref(line));
+  }();
   const auto shard = TokenShard::open(corpus.val).take();
   shard.check_ids_below(corpus.vocab).take();
   const auto windows = static_cast<int64_t>(require_windows(shard.size(), length, "validation"));

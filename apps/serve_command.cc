@@ -15,7 +15,9 @@
 #include "cluster/worker.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "config/resumed_config.h"
 #include "net/invite.h"
+#include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "run_folders.h"
 
@@ -46,7 +48,12 @@ void serve(const ServeArguments& arguments) {
       throw UserError("--run goes on with the run's own config: leave out the config and --run-dir");
     }
     folder = find_run(arguments.run).take();
-    if (!arguments.overrides.empty()) change_run(folder, arguments.overrides);
+    if (!arguments.overrides.empty()) {
+      // What cannot be served is not changed.
+      const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
+      (void)corpus_of_run(folder, wanted.data, data_dir());
+      change_run(folder, arguments.overrides);
+    }
   } else {
     // Between machines there are real lines: none is emulated unless somebody asks for it.
     const std::vector<std::string> defaults{"link.rate=unlimited"};

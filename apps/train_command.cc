@@ -20,6 +20,7 @@
 #include "pipeline/batches.h"
 #include "pipeline/in_process.h"
 #include "pipeline/progress.h"
+#include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
@@ -54,13 +55,6 @@ RunConfig config_from(const TrainOptions& options) {
   check_pack(config);
   device_of(config.train);  // refuses one this build does not have before anything is prepared for it
   return config;
-}
-
-// Checked before it is written into the run.
-RunConfig resumed_config(const TrainOptions& options, const std::filesystem::path& folder) {
-  const auto overrides = overrides_in(options);
-  device_of(load_resumed_config(folder / "config.toml", overrides).train);
-  return change_run(folder, overrides);
 }
 
 std::string describe(const RunConfig& config) {
@@ -111,7 +105,7 @@ void train_here(const TrainOptions& options, const RunConfig& config, bool live)
   BatchSource batches(corpus, config.train);
   require_table(options.run_dir, config, corpus.vocab);
   auto folder = RunFolder::create(options.run_dir, config).take();
-  keep_tokenizer(folder.path(), corpus.tokenizer).take();
+  keep_corpus(folder.path(), corpus).take();
   introduce(config, corpus, folder.path());
   const SystemClock clock;
   const auto start = clock.now();
@@ -133,12 +127,8 @@ int64_t parameters_in(const std::filesystem::path& model) {
 }
 
 // The exit code.
-int train_as_processes(const TrainOptions& options, const RunConfig& config, bool live) {
-  const auto corpus = prepared(config, live);
-  const BatchSource checked(corpus, config.train);  // a corpus that is too short is refused before a run begins
-  if (options.resume.empty()) require_table(options.run_dir, config, corpus.vocab);
-  const auto folder =
-      options.resume.empty() ? create_run_folder(options.run_dir, config).take() : find_run(options.resume).take();
+int train_as_processes(const std::filesystem::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
+                       bool live) {
   introduce(config, corpus, folder);
   fmt::print("stages: {} process(es), links of {} with {} delay\n", config.pipeline.stages, config.link.rate,
              config.link.delay);
@@ -156,12 +146,33 @@ int train_as_processes(const TrainOptions& options, const RunConfig& config, boo
   return 130;
 }
 
+int begin(const TrainOptions& options, const RunConfig& config, bool live) {
+  const auto corpus = prepared(config, live);
+  const BatchSource checked(corpus, config.train);  // a corpus that is too short is refused before a run begins
+  require_table(options.run_dir, config, corpus.vocab);
+  return train_as_processes(create_run_folder(options.run_dir, config).take(), config, corpus, live);
+}
+
+// Everything is checked before it is written into the run.
+int go_on(const TrainOptions& options, const std::filesystem::path& folder, bool live) {
+  const auto overrides = overrides_in(options);
+  const auto wanted = load_resumed_config(folder / "config.toml", overrides);
+  device_of(wanted.train);
+  const SystemClock clock;
+  const auto corpus = [&] {
+    PrepareLine line(stdout, live, clock);
+    return corpus_of_run(folder, wanted.data, data_dir(), std::ref(line));
+  }();
+  const BatchSource checked(corpus, wanted.train);
+  return train_as_processes(folder, change_run(folder, overrides), corpus, live);
+}
+
 void train(const TrainOptions& options) {
   const bool live = ::isatty(STDOUT_FILENO) == 1;
   if (options.resume.empty()) {
     const auto config = config_from(options);
     if (options.in_process) return train_here(options, config, live);
-    throw ExitWith{train_as_processes(options, config, live)};
+    throw ExitWith{begin(options, config, live)};
   }
   if (!options.config.empty() || !options.run_dir.empty() || options.in_process) {
     throw UserError(
@@ -179,8 +190,7 @@ void train(const TrainOptions& options) {
     throw UserError(
         fmt::format("{}: was run with --in-process, which leaves no checkpoints to go on from", folder.string()));
   }
-  const auto config = resumed_config(options, folder);
-  throw ExitWith{train_as_processes(options, config, live)};
+  throw ExitWith{go_on(options, folder, live)};
 }
 
 }  // namespace

@@ -18,5 +18,7 @@ std::filesystem::path checkpoint_step_folder(const std::filesystem::path& folder
 Result<CheckpointManifest> read_manifest(const std::filesystem::path& path);
 // Every file of the manifest is there and has its size.
 Status check_sizes(const std::filesystem::path& step_folder, const CheckpointManifest& manifest);
+// And, every byte of it read, its hash.
+Status check_hashes(const std::filesystem::path& step_folder, const CheckpointManifest& manifest);
 
 }  // namespace thinpipe

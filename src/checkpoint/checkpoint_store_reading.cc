@@ -120,6 +120,13 @@ Status check_sizes(const fs::path& step_folder, const CheckpointManifest& manife
   return {};
 }
 
+Status check_hashes(const fs::path& step_folder, const CheckpointManifest& manifest) {
+  for (const auto& file : manifest.files) {
+    if (auto status = verify_file(step_folder / file.name, file, manifest); !status) return status;
+  }
+  return {};
+}
+
 Result<std::vector<int64_t>> checkpoint_steps(const fs::path& folder) {
   std::vector<int64_t> steps;
   std::error_code code;
@@ -188,10 +195,7 @@ Status CheckpointStore::verify(const CheckpointManifest& manifest) const {
         "generation {})",
         path.string(), on_disk.value().step, on_disk.value().generation, manifest.step, manifest.generation)};
   }
-  for (const auto& file : manifest.files) {
-    if (auto status = verify_file(path_of(manifest.step, file.name), file, manifest); !status) return status;
-  }
-  return {};
+  return check_hashes(folder_of(manifest.step), manifest);
 }
 
 }  // namespace thinpipe

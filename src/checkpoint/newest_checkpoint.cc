@@ -23,7 +23,7 @@ Result<NewestCheckpoint> whole_checkpoint(const fs::path& step_folder, int64_t s
     return Error{fmt::format("{}: is of step {}, not {}", (step_folder / "manifest.json").string(),
                              manifest.value().step, step)};
   }
-  if (auto status = check_sizes(step_folder, manifest.value()); !status) return status.error();
+  if (auto status = check_hashes(step_folder, manifest.value()); !status) return status.error();
   NewestCheckpoint found{step, manifest.value().cuts, {}, {}};
   for (const auto& file : manifest.value().files) found.files.push_back(step_folder / file.name);
   found.manifest = std::move(manifest).take();

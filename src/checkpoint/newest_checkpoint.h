@@ -18,8 +18,8 @@ struct NewestCheckpoint {
   CheckpointManifest manifest;               // all the rest, the files' hashes among it
 };
 
-// "Whole": the manifest is one and every file has its size; hashes are not compared. A coordinator at work may remove
-// these files later: open them soon, ask again if one is gone, and keep them open; what is open stays readable.
+// "Whole": the manifest is one, and every byte of every file is read and hashed. A coordinator at work may remove these
+// files later: open them soon, ask again if one is gone, and keep them open; what is open stays readable.
 // An error says why there is none.
 Result<NewestCheckpoint> newest_checkpoint(const std::filesystem::path& run_folder);
 // The one of that step, under the same conditions.

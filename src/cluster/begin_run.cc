@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,9 +15,11 @@
 #include "cluster/run_store.h"
 #include "config/config_file.h"
 #include "pipeline/batches.h"
+#include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
+#include "text/work_folder.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -170,6 +173,7 @@ Status write_run(const fs::path& work, RunConfig config, const PreparedCorpus& c
   FirstCheckpoint checkpoint(work, config, corpus, weights);
   if (auto status = checkpoint.write(); !status) return status;
   if (auto status = write_store(work, checkpoint.run(), corpus, origin); !status) return status;
+  if (auto status = keep_corpus(work, corpus); !status) return status;
   if (auto status = write_file_atomically(work / "origin.txt", origin + "\n"); !status) return status;
   return write_file_atomically(work / "config.toml", to_toml(config));
 }
@@ -181,9 +185,17 @@ Result<fs::path> begin_run_from(const fs::path& folder, const RunConfig& config,
   validate(config);
   if (auto status = check_basis(config.model, weights.basis); !status) return status.error();
   if (auto status = check_table(config, corpus.vocab, weights.table); !status) return status.error();
+  std::optional<FileLock> alone;  // two that begin in one folder: the second finds the first one's run
+  if (!folder.empty()) {
+    const auto wanted = fs::absolute(folder / "").parent_path();
+    if (auto status = make_directories(wanted.parent_path()); !status) return status.error();
+    auto lock = FileLock::acquire(wanted.parent_path() / ("." + wanted.filename().string() + ".lock"), [] {});
+    if (!lock) return lock.error();
+    alone.emplace(std::move(lock).take());
+  }
   const auto claimed = claim_run_folder(folder);
   if (!claimed) return claimed.error();
-  const auto path = fs::absolute(claimed.value());
+  const auto path = fs::absolute(claimed.value() / "").parent_path();
   const auto work = path.parent_path() / ("." + path.filename().string() + ".begin");
   // Whatever happens, an exception too: nothing stays that is not whole.
   struct Cleaner {

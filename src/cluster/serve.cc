@@ -20,6 +20,7 @@
 #include "net/addresses.h"
 #include "net/grpc_link.h"
 #include "net/tls.h"
+#include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "pipeline/table_file.h"
 #include "text/prepare.h"
@@ -153,11 +154,11 @@ RunEnd serve_run(const ServeOptions& options) {
   std::error_code ignored;
   std::filesystem::remove(options.folder / "outcome.json", ignored);
 
-  const auto corpus = prepare_corpus(config.data, data_dir());
+  const auto corpus = corpus_of_run(options.folder, config.data, data_dir());
   if (lasting(store, "corpus", corpus.id) != corpus.id) {
     throw UserError(fmt::format("data.corpus = \"{}\": is not the text this run began with", config.data.corpus));
   }
-  keep_tokenizer(options.folder, corpus.tokenizer).take();
+  keep_corpus(options.folder, corpus).take();
   const auto table = checked_table(options.folder, config, corpus.vocab);
   BatchSource batches(corpus, config.train);
   auto listen = options.listen;

@@ -12,10 +12,10 @@
 #include "config/config_file.h"
 #include "export/hf_folder.h"
 #include "inference/plain_llama.h"
+#include "pipeline/run_corpus.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
 #include "pipeline/tensor_file.h"
-#include "text/prepare.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -53,7 +53,7 @@ WeightFiles checkpoint_files(const NewestCheckpoint& checkpoint) {
 Tokenizer tokenizer_of(const fs::path& run_folder, const RunConfig& config) {
   std::error_code ignored;
   const auto kept = run_folder / "tokenizer.model";
-  const auto path = fs::exists(kept, ignored) ? kept : prepare_corpus(config.data, data_dir()).tokenizer;
+  const auto path = fs::exists(kept, ignored) ? kept : corpus_of_run(run_folder, config.data, data_dir()).tokenizer;
   auto tokenizer = Tokenizer::load(path).take();
   if (tokenizer.vocab() != config.data.vocab) {
     throw UserError(fmt::format("{} has {} pieces, needs data.vocab = {} of the run's config", path.string(),

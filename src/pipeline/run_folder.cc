@@ -106,14 +106,6 @@ Result<std::filesystem::path> create_run_folder(const std::filesystem::path& pat
   return folder;
 }
 
-Status keep_tokenizer(const std::filesystem::path& run_folder, const std::filesystem::path& tokenizer) {
-  const auto kept = run_folder / "tokenizer.model";
-  if (std::error_code ignored; std::filesystem::exists(kept, ignored)) return {};
-  const auto model = read_file(tokenizer);
-  if (!model) return model.error();
-  return write_file_atomically(kept, model.value());
-}
-
 Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
   std::error_code ignored;
   const bool was_there = !path.empty() && std::filesystem::exists(path, ignored);

@@ -42,9 +42,6 @@ Result<std::filesystem::path> claim_run_folder(const std::filesystem::path& path
 // a run yet; empty: a new folder under data_dir()/runs, named by the time.
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config);
 
-// tokenizer.model beside the config: what was trained can be used where the corpus is not. Nothing if it is there.
-Status keep_tokenizer(const std::filesystem::path& run_folder, const std::filesystem::path& tokenizer);
-
 class RunFolder {
  public:
   // create_run_folder, and the two logs.

@@ -50,6 +50,12 @@ TEST_F(NewestCheckpointTest, PassesOverWhatIsNotWhole) {
   std::ofstream(run_ / "checkpoints/step-00000040/stage-0.safetensors", std::ios::app) << "x";
   fs::create_directory(run_ / "checkpoints/.step-00000080.partial");
   EXPECT_EQ(newest_checkpoint(run_.path()).take().step, 20);
+  commit(100);
+  std::fstream(run_ / "checkpoints/step-00000100/stage-1.safetensors", std::ios::in | std::ios::out)
+          .seekp(-1, std::ios::end)
+      << "~";
+  EXPECT_EQ(newest_checkpoint(run_.path()).take().step, 20) << "a damaged byte";
+  EXPECT_NE(checkpoint_of_step(run_.path(), 100).error().message.find("damaged"), std::string::npos);
 }
 
 TEST_F(NewestCheckpointTest, SaysWhyThereIsNone) {

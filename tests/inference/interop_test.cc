@@ -18,6 +18,7 @@
 #include "inference/plain_llama.h"
 #include "pipeline/in_process.h"
 #include "pipeline/progress.h"
+#include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "support/scratch.h"
 #include "tensor/fill.h"
@@ -63,7 +64,7 @@ class Trained {
     const auto corpus = prepare_corpus(config.data, folder_.path());
     BatchSource batches(corpus, config.train);
     auto run = RunFolder::create(folder_ / "run", config).take();
-    keep_tokenizer(run.path(), corpus.tokenizer).take();
+    keep_corpus(run.path(), corpus).take();
     const SystemClock clock;
     std::FILE* nowhere = std::fopen("/dev/null", "w");
     {

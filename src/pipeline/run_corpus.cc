@@ -1,0 +1,72 @@
+#include "pipeline/run_corpus.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "text/prepared_store.h"
+
+namespace thinpipe {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kIdLength = 64;
+
+Status keep(const fs::path& path, const std::string& bytes) {
+  if (std::error_code ignored; fs::exists(path, ignored)) return {};
+  return write_file_atomically(path, bytes);
+}
+
+// Nothing for a run that was begun before it was kept.
+std::optional<std::string> kept_id(const fs::path& run_folder) {
+  const auto text = read_file(run_folder / "corpus_id");
+  if (!text || text.value().size() < kIdLength) return std::nullopt;
+  return text.value().substr(0, kIdLength);
+}
+
+bool source_is_there(const DataConfig& data) {
+  std::error_code ignored;
+  const auto there = [&](const std::string& path) { return fs::exists(path, ignored); };
+  return (data.corpus == "kjv" || there(data.corpus)) && (data.tokenizer.empty() || there(data.tokenizer));
+}
+
+bool is_the_runs(const fs::path& run_folder, const PreparedCorpus& corpus) {
+  if (const auto id = kept_id(run_folder)) return *id == corpus.id;
+  const auto kept = read_file(run_folder / "tokenizer.model");
+  const auto found = read_file(corpus.tokenizer);
+  return !kept || !found || kept.value() == found.value();
+}
+
+}  // namespace
+
+Status keep_corpus(const fs::path& run_folder, const PreparedCorpus& corpus) {
+  const auto model = read_file(corpus.tokenizer);
+  if (!model) return model.error();
+  if (auto status = keep(run_folder / "tokenizer.model", model.value()); !status) return status;
+  return keep(run_folder / "corpus_id", corpus.id + "\n");
+}
+
+PreparedCorpus corpus_of_run(const fs::path& run_folder, const DataConfig& data, const fs::path& cache_root,
+                             const PrepareProgress& progress) {
+  if (const auto id = kept_id(run_folder); id && !source_is_there(data)) {
+    if (auto corpus = prepared_with_id(*id, cache_root)) {
+      log_info("data.corpus = \"{}\" is not here; the run's text was prepared in {}", data.corpus,
+               corpus->folder.string());
+      return std::move(*corpus);
+    }
+  }
+  auto corpus = prepare_corpus(data, cache_root, progress);
+  if (!is_the_runs(run_folder, corpus)) {
+    throw UserError(
+        fmt::format("data.corpus = \"{}\": is not the text this run began with; put that back, or name a "
+                    "text by itself where the command takes one",
+                    data.corpus));
+  }
+  return corpus;
+}
+
+}  // namespace thinpipe
