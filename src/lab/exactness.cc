@@ -4,92 +4,37 @@
 
 #include <cmath>
 #include <functional>
-#include <memory>
 
-#include "boundary/boundary.h"
+#include "base/check.h"
+#include "lab/pattern_batches.h"
 #include "lab/reference_model.h"
-#include "model/stage.h"
+#include "pipeline/in_process.h"
+#include "pipeline/stage_worker.h"
 
 namespace thinpipe {
 namespace {
 
 constexpr int64_t kVocab = 53;
-constexpr uint64_t kSeed = 11;
-constexpr double kLossScale = 0.05;
 
-std::vector<at::Tensor> microbatches(const TrainConfig& train) {
-  std::vector<at::Tensor> batches;
-  const int64_t count = train.microbatch * (train.seq_len + 1);
-  for (int64_t m = 0; m < train.microbatches; ++m) {
-    batches.push_back(
-        at::arange(count, at::kLong).mul(5 + m).add(m).remainder(kVocab - m).view({train.microbatch, -1}));
+// In the stages' order. The pipeline must be between steps, or finished.
+std::vector<Parameter*> parameters_of(InProcessPipeline& pipeline, const RunConfig& config) {
+  std::vector<Parameter*> all;
+  for (int64_t i = 0; i < config.pipeline.stages; ++i) {
+    for (auto& parameter : pipeline.worker(static_cast<size_t>(i)).stage().parameters().all()) {
+      all.push_back(&parameter);
+    }
   }
-  return batches;
+  return all;
 }
 
-class CutModel {
- public:
-  explicit CutModel(const RunConfig& config) : config_(config) {
-    int64_t first = 0;
-    for (const int64_t count : blocks_per_stage(config)) {
-      stages_.push_back(std::make_unique<Stage>(config.model, kVocab,
-                                                BlockRange{first, first + count, config.model.blocks},
-                                                Precision::kFloat64, kSeed, at::Device("cpu")));
-      boundaries_.push_back(
-          make_boundary(config, kVocab, static_cast<int64_t>(boundaries_.size()), stages_.back()->options()));
-      first += count;
-    }
-    for (auto* parameter : parameters()) move_off_start(*parameter);
+void move_off_start(Parameter& parameter, int64_t d) {
+  if (parameter.kind == ParameterKind::kGain) {
+    parameter.value.add_(at::linspace(-0.4, 0.5, parameter.value.numel(), at::kDouble));
   }
-
-  std::vector<Parameter*> parameters() {
-    std::vector<Parameter*> all;
-    for (auto& stage : stages_) {
-      for (auto& parameter : stage->parameters().all()) all.push_back(&parameter);
-    }
-    return all;
+  if (parameter.name.starts_with("anchors.")) {
+    parameter.value.mul_(at::linspace(0.5, 1.5, d, at::kDouble).add(0.1 * (parameter.name.back() - '0')));
   }
-
-  // One microbatch forward and back through the packed boundaries; returns its loss sum.
-  double run(const at::Tensor& tokens, uint64_t number) {
-    const int64_t sequences = tokens.size(0);
-    std::vector<StagePass> passes;
-    ForwardContent content{{tokens}, {}};
-    for (size_t i = 0; i < stages_.size(); ++i) {
-      passes.push_back(stages_[i]->forward(content.batch, content.stream, kLossScale));
-      if (i + 1 == stages_.size()) break;
-      const auto message = boundaries_[i]->encode_forward({content.batch, passes.back().output}, {0, number});
-      content = boundaries_[i]->decode_forward(message, sequences).take();
-    }
-    const double loss_sum = passes.back().loss_sum;
-    at::Tensor grad;
-    for (size_t i = stages_.size(); i-- > 0;) {
-      grad = stages_[i]->backward(std::move(passes[i]), grad);
-      if (i > 0)
-        grad = boundaries_[i - 1]
-                   ->decode_backward(boundaries_[i - 1]->encode_backward(grad, {0, number}), sequences)
-                   .take();
-    }
-    return loss_sum;
-  }
-
-  Stage& first_stage() { return *stages_.front(); }
-
- private:
-  void move_off_start(Parameter& parameter) const {
-    if (parameter.kind == ParameterKind::kGain) {
-      parameter.value.add_(at::linspace(-0.4, 0.5, parameter.value.numel(), at::kDouble));
-    }
-    if (parameter.name.starts_with("anchors.")) {
-      parameter.value.mul_(
-          at::linspace(0.5, 1.5, config_.model.d, at::kDouble).add(0.1 * (parameter.name.back() - '0')));
-    }
-  }
-
-  const RunConfig& config_;
-  std::vector<std::unique_ptr<Stage>> stages_;
-  std::vector<std::unique_ptr<Boundary>> boundaries_;  // after stage i; the last is not used
-};
+}
 
 // The reference's gradient of what this parameter stands for, in the parameter's own coordinates.
 at::Tensor expected_gradient(const Parameter& parameter, const TensorMap& gradients, const at::Tensor& u) {
@@ -102,22 +47,32 @@ at::Tensor expected_gradient(const Parameter& parameter, const TensorMap& gradie
 }  // namespace
 
 ExactnessError measure_exactness(const RunConfig& config) {
-  CutModel cut(config);
-  TensorMap parameters;
-  for (const auto* parameter : cut.parameters()) parameters[parameter->name] = parameter->value;
-  at::Tensor u, t_fixed;
-  if (auto* side = cut.first_stage().subspace()) {
-    u = side->u();
-    t_fixed = FixedTable(kSeed, kVocab, config.model.d, config.model.subspace.anchor_std, u.options()).whole();
+  TP_CHECK(config.train.precision == Precision::kFloat64, "the reference computes in float64");
+  PatternBatches batches(config.train, kVocab);
+  InProcessPipeline pipeline(config, kVocab, batches);
+  const auto parameters = parameters_of(pipeline, config);
+  TensorMap values;
+  for (auto* parameter : parameters) {
+    move_off_start(*parameter, config.model.d);
+    values[parameter->name] = parameter->value;
   }
-  const auto batches = microbatches(config.train);
-  const auto weights = u.defined() ? materialise(config.model, parameters, u) : parameters;
-  const auto expected = reference_gradients(config.model, weights, t_fixed, batches, kLossScale);
+  at::Tensor u, t_fixed;
+  if (auto* side = pipeline.worker(0).stage().subspace()) {
+    u = side->u();
+    t_fixed =
+        FixedTable(config.train.seed, kVocab, config.model.d, config.model.subspace.anchor_std, u.options()).whole();
+  }
+  const auto tokens = batches.step(0);
+  double count = 0;
+  for (const auto& batch : tokens) count += static_cast<double>(batch.size(0) * (batch.size(1) - 1));
+  // Before the pipeline's step, whose commit changes the weights.
+  const auto weights = u.defined() ? materialise(config.model, values, u) : values;
+  const auto expected = reference_gradients(config.model, weights, t_fixed, tokens, 1 / count);
 
-  double loss_sum = 0;
-  for (size_t m = 0; m < batches.size(); ++m) loss_sum += cut.run(batches[m], m);
-  ExactnessError error{std::abs(loss_sum - expected.loss_sum) / expected.loss_sum, 0, ""};
-  for (const auto* parameter : cut.parameters()) {
+  const double loss = pipeline.step(0).loss, expected_loss = expected.loss_sum / count;
+  pipeline.finish();  // the commit leaves the gradients as they are
+  ExactnessError error{std::abs(loss - expected_loss) / expected_loss, 0, ""};
+  for (const auto* parameter : parameters) {
     const auto wanted = expected_gradient(*parameter, expected.gradients, u);
     const double relative = ((parameter->grad - wanted).norm() / wanted.norm()).item<double>();
     if (!(relative <= error.gradient)) error.gradient = relative, error.worst = parameter->name;
@@ -140,6 +95,8 @@ std::vector<ExactnessCase> exactness_cases() {
   base.train.seq_len = 7;
   base.train.microbatch = 2;
   base.train.microbatches = 3;
+  base.train.seed = 11;
+  base.train.precision = Precision::kFloat64;
   base.boundary = {BoundaryKind::kSubspace, Pack::kFp64};
   base.pipeline.stages = 4;
   base.pipeline.cuts = {2, 1, 1, 2};

@@ -1,5 +1,5 @@
-// How exact a cut is: a model split into stages, its messages packed as they would be for a link, against the uncut
-// d-wide reference (reference_model.h). Everything in float64.
+// How exact a cut is: one step of the pipeline as it trains (in_process.h) - its stages, schedule, packs and links -
+// against the uncut d-wide reference (reference_model.h). Everything in float64.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct ExactnessError {
   std::string worst;    // the parameter it belongs to
 };
 
-// The config's model, cut as its pipeline says, three microbatches. Gains and trainable anchors are moved off their
-// first values, so that a forgotten factor shows.
+// The first step of the config, which must be in float64, on made-up tokens. Gains and trainable anchors are moved off
+// their first values, so that a forgotten factor shows.
 ExactnessError measure_exactness(const RunConfig& config);
 
 struct ExactnessCase {
