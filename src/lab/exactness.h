@@ -16,6 +16,9 @@ struct ExactnessError {
   std::string worst;    // the parameter it belongs to
 };
 
+// Whether `error` takes the place of `worst`, the largest so far. Not a number is worse than any, and stays.
+bool worse(double error, double worst);
+
 // The first step of the config, which must be in float64, on made-up tokens. Gains and trainable anchors are moved off
 // their first values, so that a forgotten factor shows.
 ExactnessError measure_exactness(const RunConfig& config);

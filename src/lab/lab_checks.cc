@@ -48,8 +48,8 @@ void lab_exactness(bool json) {
   for (const auto& [name, config] : exactness_cases()) {
     const auto error = measure_exactness(config);
     fmt::print("{:<52} {:>12.1e} {:>12.1e}\n", name, error.loss, error.gradient);
-    worst_loss = std::max(worst_loss, error.loss);
-    worst_gradient = std::max(worst_gradient, error.gradient);
+    if (worse(error.loss, worst_loss)) worst_loss = error.loss;
+    if (worse(error.gradient, worst_gradient)) worst_gradient = error.gradient;
   }
   nlohmann::ordered_json summary = {{"max_rel_grad_error", worst_gradient}, {"max_rel_loss_error", worst_loss}};
   fmt::print("\n{:<52} {:>12} {:>12}\n", "the same cut in other packs", "loss", "gradients");

@@ -2,9 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cmath>
 
+#include "lab/exactness.h"
 #include "optim/learning_rate.h"
 #include "optim/optimizer.h"
 #include "subspace/grassmann.h"
@@ -76,7 +76,9 @@ void LiteralTraining::change_over() {
 double LiteralTraining::drift() const {
   double worst = 0;
   for (const auto& [name, weight] : weights_) {
-    if (confined(name)) worst = std::max(worst, ((weight - project(weight)).norm() / weight.norm()).item<double>());
+    if (!confined(name)) continue;
+    const double share = ((weight - project(weight)).norm() / weight.norm()).item<double>();
+    if (worse(share, worst)) worst = share;
   }
   return worst;
 }

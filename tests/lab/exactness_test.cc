@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <cmath>
 
 namespace thinpipe {
 namespace {
@@ -38,6 +39,18 @@ TEST(Exactness, CoarserPacksCostMore) {
     EXPECT_GT(error, previous);
     previous = error;
   }
+}
+
+TEST(Exactness, WhatIsNotANumberIsNeverTakenForExact) {
+  // A head of zeros sends nothing back: 0 / 0 for every gradient but the head's own, which comes last.
+  auto config = exactness_cases().front().config;
+  config.model.init_std = 0;
+  EXPECT_TRUE(std::isnan(measure_exactness(config).gradient));
+  EXPECT_TRUE(worse(NAN, 1e-15));
+  EXPECT_FALSE(worse(1e-15, NAN));
+  EXPECT_FALSE(worse(NAN, NAN));
+  EXPECT_TRUE(worse(2e-15, 1e-15));
+  EXPECT_FALSE(worse(1e-15, 1e-15));
 }
 
 TEST(Exactness, HoldsForADenseModelToo) {
