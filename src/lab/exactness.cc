@@ -73,11 +73,15 @@ ExactnessError measure_exactness(const RunConfig& config) {
 
   const double loss = pipeline.step(0).loss, expected_loss = expected.loss_sum / count;
   pipeline.finish();  // the commit leaves the gradients as they are
-  ExactnessError error{std::abs(loss - expected_loss) / expected_loss, 0, ""};
+  ExactnessError error{std::abs(loss - expected_loss) / expected_loss, 0, "", 0};
   for (const auto* parameter : parameters) {
     const auto wanted = expected_gradient(*parameter, expected.gradients, u);
     const double relative = ((parameter->grad - wanted).norm() / wanted.norm()).item<double>();
     if (worse(relative, error.gradient)) error.gradient = relative, error.worst = parameter->name;
+  }
+  if (auto* side = pipeline.worker(static_cast<size_t>(config.pipeline.stages - 1)).stage().subspace()) {
+    const auto difference = side->second_moment_with_pending() - expected.second_moment;
+    error.second_moment = (difference.norm() / expected.second_moment.norm()).item<double>();
   }
   return error;
 }

@@ -1,4 +1,5 @@
-// Nothing is lost on a cut: every model of the lab's list against the uncut d-wide reference, loss and every gradient.
+// Nothing is lost on a cut: every model of the lab's list against the uncut d-wide reference, loss, every gradient,
+// and what the tap has gathered of them.
 #include "lab/exactness.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ namespace {
 class Exactness : public testing::TestWithParam<ExactnessCase> {};
 
 // Through the executor that trains: the gradients are those it would apply, scaled by 1 / (tokens of the step).
-TEST_P(Exactness, LossAndEveryGradientMatchTheUncutReference) {
+TEST_P(Exactness, LossGradientsAndTapMatchTheUncutReference) {
   auto config = GetParam().config;
   for (const auto schedule : {ScheduleKind::k1f1b, ScheduleKind::kGpipe}) {
     SCOPED_TRACE(schedule == ScheduleKind::kGpipe ? "gpipe" : "1f1b");
@@ -21,6 +22,7 @@ TEST_P(Exactness, LossAndEveryGradientMatchTheUncutReference) {
     const auto error = measure_exactness(config);
     EXPECT_LT(error.loss, 1e-12);
     EXPECT_LT(error.gradient, 1e-12) << error.worst;
+    EXPECT_LT(error.second_moment, 1e-12);
   }
 }
 
