@@ -4,10 +4,8 @@
 
 #include <cmath>
 
+#include "base/check.h"
 #include "lab/exactness.h"
-#include "optim/learning_rate.h"
-#include "optim/optimizer.h"
-#include "subspace/grassmann.h"
 
 namespace thinpipe {
 
@@ -18,6 +16,7 @@ LiteralTraining::LiteralTraining(const RunConfig& config, TensorMap weights, at:
       t_fixed_(std::move(t_fixed)),
       basis_(std::move(basis)),
       rule_(rule) {
+  TP_CHECK(config.optim.schedule == LrSchedule::kConstant, "the literal form has a warm-up and no other schedule");
   for (const auto& [name, weight] : weights_) {
     m_[name] = at::zeros_like(weight);
     const bool per_row = confined(name) && rule_ == LiteralRule::kRowAdamw;
@@ -41,7 +40,8 @@ double LiteralTraining::step(int64_t number, const std::vector<at::Tensor>& toke
     if (confined(name)) gradient = project(gradient);
     squared_norm += gradient.square().sum().item<double>();
   }
-  const double factor = clip_factor(squared_norm, config_.optim.clip);
+  const double norm = std::sqrt(squared_norm), limit = config_.optim.clip;
+  const double factor = limit > 0 && norm > limit ? limit / norm : 1;
   for (const auto& [name, gradient] : result.gradients) update(name, gradient * factor, number);
   second_moment_ += result.second_moment;
   const int64_t every = config_.model.subspace.update_every;
@@ -53,18 +53,25 @@ void LiteralTraining::update(const std::string& name, const at::Tensor& gradient
   const auto& optim = config_.optim;
   auto &w = weights_.at(name), &m = m_.at(name), &v = v_.at(name);
   const bool per_row = confined(name) && rule_ == LiteralRule::kRowAdamw;
-  const double lr = optim.lr * learning_rate_factor(optim, number, config_.train.steps);
+  const auto count = static_cast<double>(number + 1), warmup = static_cast<double>(optim.warmup);
+  const double lr = count < warmup ? optim.lr * count / warmup : optim.lr;
   const double decay = name.find("norm") != std::string::npos ? 0.0 : optim.weight_decay;
   m = optim.beta1 * m + (1 - optim.beta1) * gradient;
   const auto square = gradient.square();
   v = optim.beta2 * v + (1 - optim.beta2) * (per_row ? square.mean(1, /*keepdim=*/true) : square);
-  const auto m_hat = m / (1 - std::pow(optim.beta1, static_cast<double>(number + 1)));
-  const auto v_hat = v / (1 - std::pow(optim.beta2, static_cast<double>(number + 1)));
+  const auto m_hat = m / (1 - std::pow(optim.beta1, count));
+  const auto v_hat = v / (1 - std::pow(optim.beta2, count));
   w = (1 - lr * decay) * w - lr * m_hat / (v_hat.sqrt() + optim.eps);
 }
 
 void LiteralTraining::change_over() {
-  basis_ = grassmann_step(basis_, second_moment_, config_.model.subspace.update_rate);
+  const auto &u = basis_.u, &c = second_moment_;
+  const auto outside = at::eye(u.size(0), u.options()) - u.mm(u.t());  // I - UU^T
+  const auto r = -2 * outside.mm(c).mm(u) / at::linalg_svdvals(c).max();
+  const auto moved = u - config_.model.subspace.update_rate * r;
+  // The thin QR whose triangle has a positive diagonal: that triangle is the Cholesky factor of the Gram matrix.
+  const auto triangle = at::linalg_cholesky(moved.t().mm(moved), /*upper=*/true);
+  basis_ = {moved.mm(at::linalg_inv(triangle)), basis_.version + 1};
   second_moment_.zero_();
   for (auto& [name, weight] : weights_) {
     if (!confined(name)) continue;

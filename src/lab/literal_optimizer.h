@@ -1,5 +1,6 @@
 // The paper's optimiser as it is written, d wide (METHOD 2, 3): W_p and T_S materialised, gradients projected on S, one
-// second moment per row, Grassmann change-over by projection. The naive twin of the coordinate form.
+// second moment per row, Grassmann change-over by projection. The naive twin of the coordinate form, and of the step on
+// the Grassmann manifold and of clipping: it uses nothing of src/optim and of src/subspace but the type of a basis.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ enum class LiteralRule {
 
 class LiteralTraining {
  public:
-  // weights: from materialise().
+  // weights: from materialise(). The schedule must be constant; there may be a warm-up.
   LiteralTraining(const RunConfig& config, TensorMap weights, at::Tensor t_fixed, Basis basis, LiteralRule rule);
 
   // One optimiser step on these microbatches, and the change-over when the config says it is due. Returns the mean

@@ -6,25 +6,10 @@
 #include <cmath>
 
 namespace thinpipe {
-namespace {
-
-constexpr int kPowerIterations = 60;
-
-}  // namespace
 
 double spectral_norm(const at::Tensor& c) {
-  // The column sums of |C| point at least partly along the leading eigenvector and are never zero for C != 0.
-  auto vector = c.abs().sum(0, /*keepdim=*/true).t();  // (d, 1)
-  double norm = vector.norm().item<double>();
-  if (norm == 0) return 0;
-  vector = vector / norm;
-  for (int iteration = 0; iteration < kPowerIterations; ++iteration) {
-    vector = c.mm(vector);
-    norm = vector.norm().item<double>();
-    if (norm == 0) return 0;
-    vector = vector / norm;
-  }
-  return norm;
+  if (!at::isfinite(c).all().item<bool>()) return NAN;  // LAPACK would throw
+  return at::linalg_eigvalsh(c).max().item<double>();
 }
 
 Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha) {

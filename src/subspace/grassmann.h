@@ -15,7 +15,8 @@ namespace thinpipe {
 // or not finite gives U back.
 Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha);
 
-// Largest eigenvalue of a symmetric positive semidefinite matrix, by power iteration.
+// Largest eigenvalue of a symmetric positive semidefinite matrix, to rounding; NaN when the matrix is not finite. Power
+// iteration is hardly cheaper and, where the leading eigenvalues are close, off by per cents.
 double spectral_norm(const at::Tensor& c);
 
 struct BasisDiagnostics {

@@ -51,13 +51,31 @@ TEST(Grassmann, ZeroGradientsLeaveTheBasisAlone) {
 
 TEST(Grassmann, GradientsThatAreNotFiniteLeaveTheBasisAlone) {
   const auto basis = make_basis(1, 12, 3);
-  EXPECT_TRUE(at::equal(grassmann_step(basis, at::full({12, 12}, NAN, at::kDouble), 0.5).u, basis.u));
+  for (const double fault : {double{NAN}, double{INFINITY}}) {
+    auto c = at::eye(12, at::kDouble);
+    c[3][3] = fault;
+    EXPECT_TRUE(at::equal(grassmann_step(basis, c, 0.5).u, basis.u));
+  }
 }
 
-TEST(Grassmann, SpectralNormIsTheLargestEigenvalue) {
-  const auto g = random_tensor({50, 20}, 3) * at::linspace(0.1, 3.0, 20, at::kDouble);
-  const auto c = g.t().mm(g);
-  EXPECT_NEAR(spectral_norm(c) / at::linalg_eigvalsh(c).max().item<double>(), 1.0, 1e-3);
+TEST(Grassmann, SpectralNormIsTheSquareOfTheGradientsLargestSingularValue) {
+  // The second spectrum is nearly flat.
+  for (const double least : {0.1, 2.999}) {
+    const auto g = random_tensor({50, 20}, 3) * at::linspace(least, 3.0, 20, at::kDouble);
+    const double largest = at::linalg_svdvals(g).max().item<double>();
+    EXPECT_NEAR(spectral_norm(g.t().mm(g)) / (largest * largest), 1.0, 1e-13);
+  }
+}
+
+TEST(Grassmann, StepIsTheOneComputedByHand) {
+  // C has the eigenvalues 3 and 1. From +-e1, R = -+2 (0, 1) / 3, and 0.3 of it leads to +-(1, 0.2), normalised.
+  const auto c = at::tensor({2.0, 1.0, 1.0, 2.0}, at::kDouble).view({2, 2});
+  for (const double sign : {1.0, -1.0}) {
+    const auto next = grassmann_step({at::tensor({sign, 0.0}, at::kDouble).view({2, 1}), 4}, c, 0.3);
+    EXPECT_EQ(next.version, 5);
+    EXPECT_NEAR(next.u[0][0].item<double>(), sign / std::sqrt(1.04), 1e-15);
+    EXPECT_NEAR(next.u[1][0].item<double>(), sign * 0.2 / std::sqrt(1.04), 1e-15);
+  }
 }
 
 TEST(Grassmann, ChangeOverKeepsWhatLiesInBothSubspaces) {
