@@ -1,42 +1,21 @@
-// The coordinator's decisions when something fails: troubled steps, lost streams, dead processes, its own restart; one
-// fault at a time.
+// The coordinator's decisions when something fails: troubled steps, lost streams, and what becomes of evaluations and
+// checkpoints; one fault at a time. Processes that die are in coordinator_deaths_test.cc.
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "fake_cluster.h"
+#include "fake_pair.h"
 
 namespace thinpipe {
 namespace {
 
-using test::FakeCluster;
-using test::FakeWorker;
 using test::has;
+using test::Pair;
+using test::saving_rules;
 using test::small_rules;
 using test::Texts;
 using ToWorker = control::ToWorker;
 using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-struct Pair : FakeCluster {
-  explicit Pair(const RunRules& rules) : FakeCluster(rules) {
-    add("a");
-    add("b");
-  }
-  FakeWorker& a() { return worker("a"); }
-  FakeWorker& b() { return worker("b"); }
-  // The last Form that each got.
-  std::vector<control::Form> last_forms() const {
-    const auto all_forms = forms();
-    return {all_forms.end() - 2, all_forms.end()};
-  }
-};
-
-RunRules saving_rules() {
-  auto rules = small_rules();
-  rules.checkpoint_every = 2;
-  return rules;
-}
 
 // ---- trouble ----
 
@@ -237,202 +216,6 @@ TEST(CoordinatorFaults, ASecondStreamOfTheSameWorkerClosesTheFirst) {
   ASSERT_EQ(closed.size(), 1u);
   EXPECT_EQ(closed[0].session, old);
   cluster.apply(cluster.core().session_ended(old, cluster.now));  // the news of it changes nothing
-  cluster.pump();
-  EXPECT_EQ(cluster.core().committed(), 6);
-}
-
-// ---- processes that die ----
-
-TEST(CoordinatorFaults, ANewProcessTakesEverybodyBackToTheCheckpoint) {
-  Pair cluster(saving_rules());
-  cluster.add("spare");
-  cluster.run_to(3);
-  ASSERT_EQ(cluster.store.manifest_step, 2);
-  cluster.crash(cluster.b());
-  cluster.start_process(cluster.b());
-  EXPECT_EQ(cluster.events("replaced").size(), 1u);
-  EXPECT_EQ(cluster.store.roster, (Texts{"a", "b"}));  // its place is its own, though the spare has waited longer
-  const auto persisted = cluster.all<PersistEpoch>().back();
-  EXPECT_EQ(persisted.drop_from, 2);
-  EXPECT_EQ(persisted.generation, persisted.epoch);
-  EXPECT_EQ(cluster.store.rows.size(), 2u);
-  for (size_t stage = 0; stage < 2; ++stage) {
-    const auto form = cluster.last_forms()[stage];
-    EXPECT_TRUE(form.restore());
-    EXPECT_EQ(form.step(), 2);
-    EXPECT_EQ(form.file().sha256(), cluster.store.manifest_files[stage].sha256);
-  }
-  EXPECT_EQ(cluster.events("rollback"),
-            Texts{"1 of 2 stages lost their state: all return from step 3 to the checkpoint of step 2"});
-  cluster.pump();
-  EXPECT_EQ(cluster.core().committed(), 6);
-  EXPECT_EQ(cluster.store.rows.size(), 6u);
-}
-
-TEST(CoordinatorFaults, WithoutACheckpointEverybodyBeginsAnew) {
-  Pair cluster(small_rules());
-  cluster.run_to(3);
-  cluster.crash(cluster.a());
-  cluster.start_process(cluster.a());
-  EXPECT_EQ(cluster.all<PersistEpoch>().back().drop_from, 0);
-  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && !form.has_file() && form.step() == 0);
-  cluster.pump();
-  EXPECT_EQ(cluster.core().committed(), 6);
-}
-
-TEST(CoordinatorFaults, OnlyTheNewProcessRestoresWhenTheCheckpointIsOfTheCommittedStep) {
-  Pair cluster(saving_rules());
-  cluster.run_to(2);
-  cluster.a().slow = cluster.b().slow = true;
-  cluster.pump();
-  ASSERT_EQ(cluster.store.manifest_step, 2);
-  const auto generation = cluster.store.generation;
-  cluster.crash(cluster.b());
-  cluster.start_process(cluster.b());
-  EXPECT_EQ(cluster.all<PersistEpoch>().back().drop_from, -1);
-  EXPECT_EQ(cluster.store.generation, generation);
-  EXPECT_FALSE(cluster.last_forms()[0].restore());
-  EXPECT_TRUE(cluster.last_forms()[1].restore());
-  EXPECT_EQ(cluster.last_forms()[1].file().step(), 2);
-  EXPECT_TRUE(cluster.events("rollback").empty());
-}
-
-TEST(CoordinatorFaults, SkippedStepsInARowAreCountedAcrossARollbackAndARestart) {
-  auto rules = saving_rules();
-  rules.max_skipped = 4;
-  for (const bool restarts : {false, true}) {
-    Pair cluster(rules);
-    cluster.b().loss_sum = std::numeric_limits<double>::quiet_NaN();
-    cluster.run_to(3);
-    cluster.crash(cluster.a());
-    cluster.start_process(cluster.a());
-    EXPECT_EQ(cluster.core().committed(), 2);
-    cluster.run_to(3);
-    EXPECT_FALSE(cluster.finished());  // step 3 counts once
-    if (restarts) {
-      cluster.restart_coordinator();
-      cluster.connect(cluster.a());
-      cluster.connect(cluster.b());
-    }
-    cluster.pump();
-    ASSERT_TRUE(cluster.finished());
-    EXPECT_EQ(cluster.core().committed(), 4);
-    EXPECT_TRUE(has(cluster.finished()->reason, "4 steps in a row"));
-  }
-}
-
-TEST(CoordinatorFaults, AnExpiredLeaseGivesTheStageToASpare) {
-  Pair cluster(saving_rules());
-  cluster.add("spare");
-  cluster.run_to(3);
-  cluster.crash(cluster.b());
-  cluster.pass_time(seconds(10));
-  EXPECT_EQ(cluster.status().phase(), "gathering");  // it may still come back
-  cluster.pass_time(milliseconds(1));
-  EXPECT_EQ(cluster.events("assigned").back(), "spare takes stage 1: nobody has it");
-  EXPECT_TRUE(has(cluster.events("aborted").back(), "stage 1 (b) was not heard of for 10 s"));
-  cluster.pump();
-  EXPECT_EQ(cluster.core().committed(), 6);
-  EXPECT_EQ(cluster.store.roster, (Texts{"a", "spare"}));
-}
-
-TEST(CoordinatorFaults, AConnectedWorkerThatIsSilentLosesItsStageToo) {
-  Pair cluster(small_rules());
-  cluster.run_to(1);
-  const auto session = *cluster.b().session;
-  cluster.pass_time(seconds(6), false);
-  control::FromWorker beat;
-  beat.mutable_heartbeat();
-  cluster.say(cluster.a(), beat);
-  cluster.pass_time(seconds(5), false);
-  ASSERT_EQ(cluster.all<CloseSession>().size(), 1u);
-  EXPECT_EQ(cluster.all<CloseSession>()[0].session, session);
-  EXPECT_EQ(cluster.status().members_size(), 1);
-}
-
-TEST(CoordinatorFaults, ASlowStepWithHeartbeatsIsNotADeath) {
-  Pair cluster(small_rules());
-  cluster.run_to(1);
-  cluster.b().slow = true;
-  cluster.pump();
-  const auto epoch = cluster.store.epoch;
-  for (int i = 0; i < 100; ++i) cluster.pass_time(seconds(9));
-  cluster.b().slow = false;
-  cluster.b().finish_step();
-  cluster.pump();
-  EXPECT_EQ(cluster.store.epoch, epoch);
-  EXPECT_EQ(cluster.core().committed(), 6);
-}
-
-TEST(CoordinatorFaults, ASpareMayComeAndGo) {
-  Pair cluster(small_rules());
-  auto& spare = cluster.add("spare");
-  cluster.run_to(2);
-  const auto epoch = cluster.store.epoch;
-  cluster.disconnect(spare);
-  cluster.pump();
-  EXPECT_EQ(cluster.store.epoch, epoch);
-  EXPECT_EQ(cluster.core().committed(), 6);
-}
-
-// ---- the coordinator's own restart ----
-
-TEST(CoordinatorFaults, ARestartedCoordinatorWaitsForTheOldHoldersAndGoesOn) {
-  Pair cluster(small_rules());
-  cluster.run_to(3);
-  cluster.pump_until([&] { return cluster.b().history.size() == 3 && cluster.a().history.size() == 3; });
-  cluster.restart_coordinator();
-  cluster.add("spare");
-  cluster.connect(cluster.b());
-  EXPECT_EQ(cluster.status().phase(), "gathering");
-  cluster.pass_time(seconds(5));
-  EXPECT_EQ(cluster.status().phase(), "gathering");
-  cluster.connect(cluster.a());
-  ASSERT_EQ(cluster.status().phase(), "forming");
-  for (const auto& form : cluster.last_forms()) EXPECT_FALSE(form.restore());
-  EXPECT_EQ(cluster.store.roster, (Texts{"a", "b"}));
-  cluster.pump();
-  EXPECT_EQ(cluster.core().committed(), 6);
-  EXPECT_EQ(cluster.a().restores + cluster.b().restores, 2);
-}
-
-TEST(CoordinatorFaults, ARestartBetweenTheRowAndTheCommitLosesNothing) {
-  Pair cluster(small_rules());
-  cluster.run_to(2);
-  cluster.a().slow = cluster.b().slow = true;
-  cluster.pump();
-  cluster.a().slow = cluster.b().slow = false;
-  cluster.a().finish_step();
-  cluster.deliver_from(cluster.a());
-  cluster.b().finish_step();
-  const auto report = cluster.b().outbox.front();
-  // The row is written; the process dies before anybody hears of it.
-  cluster.apply(cluster.core().message(*cluster.b().session, report, cluster.now), 1);
-  ASSERT_EQ(cluster.store.rows.size(), 3u);
-  cluster.restart_coordinator();
-  cluster.connect(cluster.a());
-  cluster.connect(cluster.b());
-  EXPECT_EQ(cluster.events("in doubt").size(), 2u);
-  cluster.pump();
-  EXPECT_EQ(cluster.core().committed(), 6);
-  EXPECT_EQ(cluster.a().steps_run, 6);
-}
-
-TEST(CoordinatorFaults, ARestartInsideARollbackFinishesIt) {
-  Pair cluster(saving_rules());
-  cluster.run_to(3);
-  cluster.crash(cluster.b());
-  auto& b = cluster.b();
-  b.incarnation = "new";
-  b.alive = true;
-  const auto effects = cluster.core().message(99, FakeCluster::hello_of(b), cluster.now);
-  size_t until = 0;
-  while (!std::holds_alternative<PersistEpoch>(effects[until])) ++until;
-  cluster.apply(effects, until + 1);  // dropped, and nobody told
-  cluster.restart_coordinator();
-  cluster.connect(cluster.a());
-  cluster.connect(b);
-  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.step() == 2 && form.has_file());
   cluster.pump();
   EXPECT_EQ(cluster.core().committed(), 6);
 }

@@ -1,0 +1,30 @@
+// The smallest cluster: a run of two stages, held by workers a and b.
+#pragma once
+
+#include <vector>
+
+#include "fake_cluster.h"
+
+namespace thinpipe::test {
+
+struct Pair : FakeCluster {
+  explicit Pair(const RunRules& rules) : FakeCluster(rules) {
+    add("a");
+    add("b");
+  }
+  FakeWorker& a() { return worker("a"); }
+  FakeWorker& b() { return worker("b"); }
+  // The last Form that each got.
+  std::vector<control::Form> last_forms() const {
+    const auto all_forms = forms();
+    return {all_forms.end() - 2, all_forms.end()};
+  }
+};
+
+inline RunRules saving_rules() {
+  auto rules = small_rules();
+  rules.checkpoint_every = 2;
+  return rules;
+}
+
+}  // namespace thinpipe::test
