@@ -24,7 +24,7 @@ class Optimizer {
 
   // Sum of the squares of this stage's gradients, in double, parameters in order.
   double squared_norm() const;
-  // Applies update number `step` (from 0) and leaves the gradients as they are.
+  // Applies the update of step `step` (from 0; some before it may have been skipped) and leaves the gradients alone.
   void apply(int64_t step, double grad_factor);
   double learning_rate(int64_t step) const;
   // After the stage's change_over, with the Q it returned.

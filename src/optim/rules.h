@@ -15,7 +15,9 @@
 namespace thinpipe {
 
 struct UpdateStep {
-  int64_t count;       // updates including this one, from 1
+  // Number of the step, from 1, for the bias correction. Skipped steps count, though they leave the moments as they
+  // are: so no counter has to be kept beside the run's own.
+  int64_t count;
   double lr;           // of this parameter's rule, schedule applied
   double grad_factor;  // what clipping multiplies every gradient with
 };
@@ -31,7 +33,7 @@ class UpdateRule {
   virtual std::vector<std::pair<std::string, at::Tensor>> state() = 0;
 };
 
-// AdamW (Loshchilov & Hutter): per-element moments, bias correction, decoupled decay.
+// AdamW (Loshchilov & Hutter): per-element moments, bias correction by the step's number, decoupled decay.
 std::unique_ptr<UpdateRule> make_adamw(Parameter& parameter, const OptimConfig& config, double weight_decay);
 
 // The paper's AdamW for matrices confined to the subspace, in coordinates (METHOD 2): one second moment per row, of

@@ -49,6 +49,23 @@ TEST(Adamw, EqualsTheRecurrenceWrittenOutPerElement) {
   }
 }
 
+TEST(Adamw, CorrectsItsBiasByTheStepNumberSoThatSkippedStepsCount) {
+  const auto config = plain_adamw();
+  ParameterSet set(1, kDoubles);
+  auto& parameter = set.add_random("w", ParameterKind::kHead, {2, 3}, 1.0);
+  Optimizer optimizer(config, 10, set);
+  auto w = parameter.value.clone(), m = at::zeros_like(w), v = at::zeros_like(w);
+  for (const int step : {1, 2, 5}) {  // 0, 3 and 4 were skipped
+    parameter.grad.copy_(random_tensor({2, 3}, 200 + static_cast<uint64_t>(step)));
+    optimizer.apply(step, 1.0);
+    m = config.beta1 * m + (1 - config.beta1) * parameter.grad;
+    v = config.beta2 * v + (1 - config.beta2) * parameter.grad.square();
+    const auto m_hat = m / (1 - std::pow(config.beta1, step + 1)), v_hat = v / (1 - std::pow(config.beta2, step + 1));
+    w = (1 - config.lr * config.weight_decay) * w - config.lr * m_hat / (v_hat.sqrt() + config.eps);
+    EXPECT_TRUE(at::allclose(parameter.value, w, 1e-14, 1e-14)) << "step " << step;
+  }
+}
+
 TEST(Adamw, NeverDecaysGains) {
   ParameterSet set(1, kDoubles);
   auto& gain = set.add_ones("g", ParameterKind::kGain, {4});
