@@ -34,7 +34,10 @@ class Descriptor {
   int descriptor_;
 };
 
-// Opens for reading and finds the size; only regular files have one.
+// Does not wait for a writer where the name is a pipe's, so that its kind is found out and refused.
+int open_to_read(const std::filesystem::path& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
+
+// Only regular files have a size.
 Result<size_t> regular_size(const Descriptor& file, const std::filesystem::path& path) {
   if (file.get() < 0) return system_error(path, "read");
   struct stat status {};
@@ -92,11 +95,11 @@ std::filesystem::path data_dir() {
 }
 
 Result<std::string> read_file(const std::filesystem::path& path) {
-  return read_all(Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path);
+  return read_all(Descriptor(open_to_read(path)), path);
 }
 
 Result<std::string> read_private_file(const std::filesystem::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(open_to_read(path));
   struct stat status {};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return system_error(path, "read");
   if ((status.st_mode & 077) != 0) {
@@ -194,7 +197,7 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(open_to_read(path));
   auto size = regular_size(file, path);
   if (!size) return size.error();
   if (size.value() == 0) return MappedFile(nullptr, 0);

@@ -89,7 +89,8 @@ TokenShard::~TokenShard() {
 }
 
 Result<TokenShard> TokenShard::open(const std::filesystem::path& path) {
-  TokenShard shard(::open(path.c_str(), O_RDONLY | O_CLOEXEC), {}, path.string());
+  // O_NONBLOCK: the open of a pipe would wait for a writer instead of being refused below.
+  TokenShard shard(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), {}, path.string());
   struct stat status {};
   if (shard.descriptor_ < 0 || ::fstat(shard.descriptor_, &status) != 0) return read_error(shard.name_);
   if (!S_ISREG(status.st_mode)) return Error{fmt::format("cannot read {}: it is not a regular file", shard.name_)};

@@ -1,6 +1,7 @@
 // What a person can get wrong, one run of the program each: exit code 2, one line that names the key or the file and
 // says what would be right, and nothing half written.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "apps/program.h"
 
@@ -52,6 +53,17 @@ TEST(CliConfig, IsNamedWhenItCannotBeRead) {
   expect_refused(program, {"train", "broken.toml"}, {"broken.toml:2:5", "not valid TOML"});
   expect_refused(program, {"train", "latin.toml"}, {"latin.toml:2", "not valid TOML"});
   expect_refused(program, {"train", "two\nlines.toml"}, {"two\\u000alines.toml", "No such file"});
+}
+
+TEST(CommandLine, APipeWhereAFileShouldBeIsRefusedAndNotWaitedFor) {
+  const Program program;
+  test::write_tiny_run(program);
+  ASSERT_EQ(::mkfifo((program / "pipe").c_str(), 0600), 0);
+  expect_refused(program, {"train", "pipe"}, {"cannot read pipe", "not a regular file"});
+  expect_refused(program, tiny_run({"data.tokenizer=pipe"}), {"data.tokenizer", "cannot read pipe", "not a regular"});
+  expect_refused(program, tiny_run({"data.corpus=pipe"}), {"data.corpus = \"pipe\"", "neither a file nor a folder"});
+  expect_refused(program, {"tokenizer", "inspect", "pipe"}, {"cannot read pipe", "not a regular file"});
+  expect_refused(program, {"data", "inspect", "pipe"}, {"pipe"});
 }
 
 TEST(CliConfig, FaultsNameTheKeyThePlaceAndWhatWouldBeRight) {

@@ -61,6 +61,16 @@ TEST(ReadFile, NamesTheFileAndTheReason) {
   EXPECT_EQ(read_file("/dev/null").error().message, "cannot read /dev/null: it is not a regular file");
 }
 
+TEST(ReadFile, RefusesAPipeThatNobodyWritesToWithoutWaiting) {
+  const ScratchFolder folder;
+  const auto path = (folder / "pipe").string();
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const auto refusal = fmt::format("cannot read {}: it is not a regular file", path);
+  EXPECT_EQ(read_file(path).error().message, refusal);
+  EXPECT_EQ(read_private_file(path).error().message, refusal);
+  EXPECT_EQ(MappedFile::open(path).error().message, refusal);
+}
+
 TEST(MakeDirectories, CreatesAllOfThemOnce) {
   const ScratchFolder folder;
   EXPECT_TRUE(make_directories(folder / "a/b/c").ok());

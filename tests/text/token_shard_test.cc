@@ -2,6 +2,7 @@
 #include "text/token_shard.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <fstream>
@@ -200,6 +201,13 @@ TEST(TokenShard, NamesAFileItCannotOpen) {
             "cannot read " + (folder / "no.bin").string() + ": No such file or directory");
   EXPECT_FALSE(TokenShard::open(folder.path()).ok());
   EXPECT_FALSE(TokenShardWriter::create(folder / "no/x.bin", 10).ok());
+}
+
+TEST(TokenShard, RefusesAPipeThatNobodyWritesToWithoutWaiting) {
+  const ScratchFolder folder;
+  const auto path = (folder / "x.bin").string();
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(TokenShard::open(path).error().message, fmt::format("cannot read {}: it is not a regular file", path));
 }
 
 TEST(TokenShard, AFileIdBeyondTheVocabularyIsFoundWhereverItIs) {
