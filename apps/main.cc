@@ -3,11 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -29,7 +32,18 @@ void complain(std::string_view message) {
     const auto byte = static_cast<unsigned char>(character);
     line += byte < 0x20 || byte == 0x7f ? fmt::format("\\u{:04x}", byte) : std::string(1, character);
   }
-  fmt::print(stderr, "thinpipe: {}\n", line);
+  // Not fmt::print, which throws where standard error cannot be written: there is nobody left to tell.
+  line = fmt::format("thinpipe: {}\n", line);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// What was printed may still be in memory, or was lost on the way: the code to end with instead of `code`.
+int ended(int code) {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  if (code != 0 || (flushed && std::ferror(stdout) == 0)) return code;
+  complain(fmt::format("cannot write standard output: {}", errno == 0 ? "part of it is lost" : std::strerror(errno)));
+  return 2;
 }
 
 // CLI11 asks for a command without saying what it got instead.
@@ -50,6 +64,12 @@ std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
 bool is_out_of_memory(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
          std::string_view(error.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
+}
+
+// fmt::print throws one where what stands behind standard output or standard error takes no more.
+bool is_unwritten_output(const std::exception& error) {
+  return dynamic_cast<const std::system_error*>(&error) != nullptr &&
+         (std::ferror(stdout) != 0 || std::ferror(stderr) != 0);
 }
 
 }  // namespace
@@ -83,11 +103,11 @@ int main(int argc, char** argv) {
   thinpipe::add_help(app);
   try {
     app.parse(argc, argv);
-    return 0;
+    return ended(0);
   } catch (const thinpipe::ExitWith& end) {
-    return end.code;
+    return ended(end.code);
   } catch (const CLI::Success& asked) {  // --help or --version
-    return app.exit(asked);
+    return ended(app.exit(asked));
   } catch (const CLI::ParseError& error) {
     complain(usage_fault(app, error));
     return 2;
@@ -95,6 +115,10 @@ int main(int argc, char** argv) {
     complain(error.what());
     return 2;
   } catch (const std::exception& error) {
+    if (is_unwritten_output(error)) {
+      ended(0);
+      return 2;
+    }
     if (is_out_of_memory(error)) {
       complain("not enough memory for this run: lower model.d, model.blocks, train.microbatch or train.seq_len");
       return 2;

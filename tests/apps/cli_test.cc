@@ -43,6 +43,41 @@ TEST(CommandLine, RefusesADeviceThisBuildDoesNotHaveBeforeDoingAnything) {
   EXPECT_FALSE(std::filesystem::exists(program.data()));
 }
 
+// Runs it with a redirection: "> /dev/full".
+test::Outcome run_redirected(const Program& program, const test::Arguments& arguments, const std::string& where) {
+  test::Arguments all{"-c", "exec \"$0\" \"$@\" " + where, THINPIPE_PROGRAM};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return program.run(all, {.program = "/bin/sh"});
+}
+
+TEST(CommandLine, OutputThatCannotBeWrittenIsAFailureSaidInOneLine) {
+  const Program program;
+  write_file(program / "corpus.txt", test::english(800, 1));
+  // Short ones are lost at the end, long ones on the way.
+  std::vector<test::Arguments> commands{{"data", "list", "--json"}, {"completion", "bash"}, {"man"}, {"--help"}};
+  commands.insert(commands.end(), {{"--help-all"}, {"--version"}, {"train", "--help"}});
+  if (test::kTokenises) {
+    ASSERT_EQ(program.run({"tokenizer", "train", "corpus.txt", "--vocab", "300", "--out", "m.model"}).exit_code, 0);
+    commands.push_back({"tokenizer", "encode", "m.model", "In the beginning"});
+  }
+  for (const auto& command : commands) {
+    SCOPED_TRACE(fmt::format("thinpipe {}", fmt::join(command, " ")));
+    const auto outcome = run_redirected(program, command, "> /dev/full");
+    EXPECT_EQ(outcome.exit_code, 2);
+    test::expect_one_line(outcome, {"cannot write standard output: No space left on device"});
+  }
+  EXPECT_EQ(run_redirected(program, {"completion", "runs"}, "> /dev/full").exit_code, 0) << "it has nothing to print";
+}
+
+TEST(CommandLine, AComplaintThatNobodyCanReadChangesNoExitCode) {
+  const Program program;
+  for (const test::Arguments& command : {test::Arguments{"dance"}, {"train", "no.toml"}, {"train", "--verbose"}}) {
+    EXPECT_EQ(run_redirected(program, command, "2> /dev/full").exit_code, 2);
+    EXPECT_EQ(run_redirected(program, command, "> /dev/full 2>&1").exit_code, 2);
+  }
+  EXPECT_EQ(run_redirected(program, {"man"}, "> /dev/full 2>&1").exit_code, 2);
+}
+
 TEST(CliConfig, IsNamedWhenItCannotBeRead) {
   const Program program;
   std::filesystem::create_directory(program / "folder");
