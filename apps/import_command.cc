@@ -116,7 +116,8 @@ void add_import_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--set", options->overrides, "a key of the run's config: --set data.corpus=texts")
       ->expected(1)
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_option("--run-dir", options->run_dir,
                       "where the run's files go; none: a new folder in the data directory");
   command->footer(

@@ -88,7 +88,10 @@ void add_serve_command(CLI::App& app) {
   auto arguments = std::make_shared<ServeArguments>();
   auto* command = app.add_subcommand("serve", "the coordinator of a run: who takes part, steps, checkpoints");
   command->add_option("config", arguments->config, "TOML file (docs/config.md); none: the default small model");
-  command->add_option("--set", arguments->overrides, "override a key: --set model.d=512")->expected(1)->take_all();
+  command->add_option("--set", arguments->overrides, "override a key: --set model.d=512")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_option("--run", arguments->run, "go on with this run instead");
   command->add_option("--run-dir", arguments->run_dir, "where a new run's files go");
   command->add_option("--listen", arguments->listen, "HOST or HOST:PORT, also several; none: everywhere")->take_all();

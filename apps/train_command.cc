@@ -199,7 +199,10 @@ void add_train_command(CLI::App& app) {
   auto options = std::make_shared<TrainOptions>();
   auto* command = app.add_subcommand("train", "train a model on this machine");
   command->add_option("config", options->config, "TOML file (docs/config.md); none: the default small model");
-  command->add_option("--set", options->overrides, "override a key: --set model.d=512")->expected(1)->take_all();
+  command->add_option("--set", options->overrides, "override a key: --set model.d=512")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_option("--steps", options->steps, "same as --set train.steps=N");
   command->add_option("--device", options->device, "cpu, cuda or cuda:N");
   command->add_option("--run-dir", options->run_dir,

@@ -36,6 +36,17 @@ TEST(CommandLine, ChecksItsOwnOptionsLikeTheKeysTheySet) {
                  {"train.device = \"tpu\"", "\"cpu\", \"cuda\" or \"cuda:N\""});
 }
 
+TEST(CommandLine, AnOverrideTakesOneWordAndLeavesTheConfigBehindIt) {
+  const Program program;
+  test::write_tiny_run(program);
+  // 32 is the file's.
+  expect_refused(program, {"train", "--in-process", "--set", "train.steps=1", "--set", "model.heads=3", "tiny.toml"},
+                 {"model.heads = 3", "divide model.d = 32"});
+  expect_refused(program, {"serve", "--set", "model.heads=3", "tiny.toml"}, {"model.heads = 3", "model.d = 32"});
+  expect_refused(program, {"import", "--set", "model.heads=3", "no-folder"}, {"no-folder"});
+  expect_refused(program, {"train", "tiny.toml", "--set", "train.steps=1", "model.d=64"}, {"model.d=64", "--help"});
+}
+
 TEST(CommandLine, RefusesADeviceThisBuildDoesNotHaveBeforeDoingAnything) {
   const Program program;
   test::write_tiny_run(program);
