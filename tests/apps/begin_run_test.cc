@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -243,6 +244,21 @@ TEST_F(BeginRun, RefusesAFolderThatIsNotEmptyAndLeavesItAlone) {
   ASSERT_FALSE(run.ok());
   EXPECT_NE(run.error().message.find("full is not empty; give another folder"), std::string::npos);
   EXPECT_EQ(program_.contents(), before);
+}
+
+TEST_F(BeginRun, OfSeveralAtOnceInOneFolderOneIsBegun) {
+  const auto weights = seeds_weights();
+  std::vector<std::future<bool>> tries;
+  for (int i = 0; i < 4; ++i) {
+    tries.push_back(std::async(std::launch::async,
+                               [&] { return begin_run_from(program_ / "one", config_, corpus_, weights, "").ok(); }));
+  }
+  int begun = 0;
+  for (auto& one : tries) begun += one.get() ? 1 : 0;
+  EXPECT_EQ(begun, 1);
+  EXPECT_EQ(newest_checkpoint(program_ / "one").take().step, 0);
+  for (const auto& entry : fs::directory_iterator(program_ / "."))
+    EXPECT_FALSE(entry.path().filename().string().starts_with(".one")) << entry.path();
 }
 
 // ---- the token table ----
