@@ -1,7 +1,6 @@
 // lab exactness and lab optimizer.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lab/exactness.h"
@@ -14,6 +13,7 @@ namespace {
 
 RunConfig literal_config() {
   auto config = exactness_cases().front().config;
+  config.model.blocks = 3;  // they show it as six do
   config.model.subspace.update_every = 0;
   config.optim.kind = OptimizerKind::kRowAdamw;
   config.optim.lr = 0.003;
@@ -22,7 +22,8 @@ RunConfig literal_config() {
   return config;
 }
 
-double drift_after_training(LiteralRule rule) {
+// The largest of all steps.
+double drift_in_training(LiteralRule rule) {
   const auto config = literal_config();
   constexpr int64_t kVocab = 53;
   Stage stage(config.model, kVocab, {0, config.model.blocks, config.model.blocks}, Precision::kFloat64, 1,
@@ -34,10 +35,12 @@ double drift_after_training(LiteralRule rule) {
       config, materialise(config.model, parameters, side.u()),
       FixedTable(1, kVocab, config.model.d, config.model.subspace.anchor_std, side.u().options()).whole(), side.basis(),
       rule);
+  double worst = 0;
   for (int64_t step = 0; step < config.train.steps; ++step) {
     training.step(step, {at::arange(16, at::kLong).mul(3 + step % 5).add(step).remainder(kVocab).view({2, 8})});
+    if (const double drift = training.drift(); worse(drift, worst)) worst = drift;
   }
-  return training.drift();
+  return worst;
 }
 
 }  // namespace
@@ -69,8 +72,8 @@ void lab_exactness(bool json) {
 }
 
 void lab_optimizer(bool json) {
-  const double row = drift_after_training(LiteralRule::kRowAdamw), plain = drift_after_training(LiteralRule::kAdamw);
-  fmt::print("share of W outside the subspace after 200 steps of the literal form, float64\n");
+  const double row = drift_in_training(LiteralRule::kRowAdamw), plain = drift_in_training(LiteralRule::kAdamw);
+  fmt::print("largest share of W outside the subspace in 200 steps of the literal form, float64\n");
   fmt::print("  row-wise AdamW (one second moment per row)  {:.1e}\n", row);
   fmt::print("  AdamW (one second moment per element)       {:.1e}\n", plain);
   if (json) fmt::print("{}\n", nlohmann::ordered_json{{"row_adamw_drift", row}, {"adamw_drift", plain}}.dump());

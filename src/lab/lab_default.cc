@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "config/config_file.h"
 #include "lab/lab.h"
@@ -67,6 +68,10 @@ nlohmann::ordered_json show(const char* name, const Outcome& outcome, int64_t d)
 }  // namespace
 
 void lab_default(double minutes, bool json) {
+  // The command line checks the range too, but not a number is in every range.
+  if (!(minutes >= 0.05 && minutes <= 10000)) {
+    throw UserError(fmt::format("--minutes {:g}: give a number from 0.05 to 10000", minutes));
+  }
   const auto subspace = parse_config("", "the defaults");
   const auto dense = parse_config("", "the defaults", std::vector<std::string>{"model.mode=dense"});
   const auto corpus = prepare_corpus(subspace.data, data_dir());
