@@ -2,24 +2,28 @@
 //
 // TASKS: { "tokenize": [text...],        plain text: control tokens typed in it are text, none is added
 //          "sequences": [[id...]...],    fed as they are, one id after the other
+//          "choose": [[id...]...],       fed one by one, begin-of-text among them; what is chosen is not fed
 //          "generate": [{"prompt": [id...], "tokens": n}...],
-//          "all_logits": bool, "threads": n }
+//          "all_logits": bool, "detokenize": bool, "threads": n }
 // RESULTS: { "bos": id, "eos": id, "add_bos": bool,
 //            "tokens": [[id...]...],
 //            "sequences": [[{ "top": [[id, logit], [id, logit]],    the two best after this position
 //                             "next": ln of the probability of the sequence's next id (null at its end),
 //                             "logits": [V numbers] if all_logits }...]...],
-//            "generated": [[id...]...] }  the likeliest next id, again and again
+//            "chosen": [[id...]...],      at temperature 0 after each position
+//            "generated": [[id...]...],   the likeliest next id, again and again
+//            "texts": [text...] of what was generated, if detokenize }
 import {readFileSync, writeSync} from "node:fs";
 import {getLlama} from "node-llama-cpp";
 
 const [modelPath, tasksPath] = process.argv.slice(2);
 const tasks = JSON.parse(readFileSync(tasksPath, "utf8"));
 const sequences = tasks.sequences ?? [];
+const choices = tasks.choose ?? [];
 const prompts = tasks.generate ?? [];
 
 // Temperature 0 takes the likeliest; nothing else that bends logits is on.
-const plain = {temperature: 0, topK: 0, topP: 1, minP: 0};
+const plain = {temperature: 0, topK: 0, topP: 1, minP: 0, repeatPenalty: undefined};
 
 function logSumExp(logits) {
     const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -42,6 +46,20 @@ async function forced(sequence, ids) {
     });
 }
 
+// The way a program that generates takes it, a call per position.
+async function chosen(sequence, ids) {
+    await sequence.clearHistory();
+    const tokens = [];
+    for (const [t, id] of ids.entries()) {
+        if (sequence.nextTokenIndex !== t) throw new Error(`${sequence.nextTokenIndex} tokens were fed, not ${t}`);
+        for await (const token of sequence.evaluate([id], {...plain, yieldEogToken: true})) {
+            tokens.push(token);
+            break;
+        }
+    }
+    return tokens;
+}
+
 async function generated(sequence, prompt, count) {
     await sequence.clearHistory();
     const ids = [];
@@ -62,9 +80,11 @@ const results = {
     add_bos: model.tokens.shouldPrependBosToken,
     tokens: (tasks.tokenize ?? []).map((text) => [...model.tokenize(text, false)]),
     sequences: [],
+    chosen: [],
     generated: []
 };
-const longest = Math.max(0, ...sequences.map((ids) => ids.length), ...prompts.map((p) => p.prompt.length + p.tokens));
+const lengths = [...sequences, ...choices].map((ids) => ids.length);
+const longest = Math.max(0, ...lengths, ...prompts.map((p) => p.prompt.length + p.tokens));
 if (longest > 0) {
     const context = await model.createContext({
         contextSize: Math.max(64, longest + 8),
@@ -75,7 +95,12 @@ if (longest > 0) {
     });
     const sequence = context.getSequence();
     for (const ids of sequences) results.sequences.push(await forced(sequence, ids));
+    for (const ids of choices) results.chosen.push(await chosen(sequence, ids));
     for (const {prompt, tokens} of prompts) results.generated.push(await generated(sequence, prompt, tokens));
+}
+if (tasks.detokenize) {
+    // With the prompt before it, as a text's first space is not its own.
+    results.texts = results.generated.map((ids, n) => model.detokenize(ids, false, prompts[n].prompt));
 }
 // Synchronous and whole, however long: a pipe takes it in parts.
 const bytes = Buffer.from(JSON.stringify(results));
