@@ -4,8 +4,9 @@
     torch_llama.py FOLDER IDS OUT      IDS: a file of JSON, [[id, ...], ...]
     torch_llama.py --check             exits 0 when torch can be imported
 
-OUT gets the logits of every position of every sequence, one after the other: raw little-endian float64. Written from
-the format's definition, safetensors included; it uses nothing of thinpipe's and nothing of transformers'.
+OUT gets the logits of every position of every sequence, one after the other: raw little-endian float64. A folder whose
+tensors are not exactly LlamaForCausalLM's, by name and shape, is refused. Written from the format's definition,
+safetensors included; it uses nothing of thinpipe's and nothing of transformers'.
 """
 import json
 import math
@@ -46,6 +47,32 @@ def read_folder(folder):
         weights.update({key: value for key, value in shard.items() if weight_map[key] == name})
     assert set(weights) == set(weight_map)
     return config, weights
+
+
+def shapes(config):
+    """Every tensor of LlamaForCausalLM and its shape, matrices (out, in)."""
+    d, vocab, mlp = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
+    kv = d // config["num_attention_heads"] * config.get("num_key_value_heads", config["num_attention_heads"])
+    expected = {"model.embed_tokens.weight": (vocab, d), "model.norm.weight": (d,), "lm_head.weight": (vocab, d)}
+    for block in range(config["num_hidden_layers"]):
+        expected |= {
+            f"model.layers.{block}.input_layernorm.weight": (d,),
+            f"model.layers.{block}.self_attn.q_proj.weight": (d, d),
+            f"model.layers.{block}.self_attn.k_proj.weight": (kv, d),
+            f"model.layers.{block}.self_attn.v_proj.weight": (kv, d),
+            f"model.layers.{block}.self_attn.o_proj.weight": (d, d),
+            f"model.layers.{block}.post_attention_layernorm.weight": (d,),
+            f"model.layers.{block}.mlp.gate_proj.weight": (mlp, d),
+            f"model.layers.{block}.mlp.up_proj.weight": (mlp, d),
+            f"model.layers.{block}.mlp.down_proj.weight": (d, mlp),
+        }
+    return expected
+
+
+def check_shapes(config, weights):
+    expected, found = shapes(config), {name: tuple(value.shape) for name, value in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        assert expected.get(name) == found.get(name), f"{name}: {found.get(name)}, needs {expected.get(name)}"
 
 
 def norm(x, gains, eps):
@@ -94,6 +121,7 @@ def main():
     folder, ids_path, out_path = sys.argv[1:]
     config, weights = read_folder(folder)
     assert config["architectures"] == ["LlamaForCausalLM"] and config["hidden_act"] == "silu"
+    check_shapes(config, weights)
     with open(ids_path) as file:
         sequences = json.load(file)
     with open(out_path, "wb") as out:
