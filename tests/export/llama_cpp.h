@@ -1,12 +1,14 @@
 // The real llama.cpp, to ask it about a GGUF file: node-llama-cpp's prebuilt binary, run by tests/export/llama_cpp/. On
 // first use npm installs it into the build folder, where it stays. Tests run from the repository's root. Where node or
-// npm is missing, or npm cannot reach its registry, why_not() says so and the test is to be skipped.
+// npm is missing, or npm cannot reach its registry, tests are skipped, unless the environment says that they must run.
 #pragma once
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -96,5 +98,19 @@ class LlamaCpp {
   std::string why_not_;
   std::filesystem::path folder_;
 };
+
+// Skips the test if there is a reason why llama.cpp cannot be used, or, where it is needed, fails it with the reason.
+inline void skip_or_fail(const std::string& why_not, bool needed) {
+  if (why_not.empty()) return;
+  if (needed) FAIL() << "THINPIPE_NEED_LLAMA_CPP=1, but llama.cpp cannot be used: " << why_not;
+  GTEST_SKIP() << why_not;
+}
+
+// For a SetUp(): after a skip or a failure in there no test body runs, but the rest of SetUp() does.
+// $THINPIPE_NEED_LLAMA_CPP=1: it must be there, so that a proof by it cannot go missing unseen.
+inline void require_llama_cpp() {
+  const char* needed = std::getenv("THINPIPE_NEED_LLAMA_CPP");
+  skip_or_fail(LlamaCpp::get().why_not(), needed != nullptr && std::string_view(needed) == "1");
+}
 
 }  // namespace thinpipe::test

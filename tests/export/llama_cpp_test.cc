@@ -2,6 +2,7 @@
 // computes from the weights that were written.
 #include "export/llama_cpp.h"
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -104,11 +105,17 @@ Agreement compare(const test::NaiveLlama& model, const std::vector<std::vector<i
   return result;
 }
 
+TEST(LlamaCppMissing, IsAFailureWhereItIsNeeded) {
+  EXPECT_FATAL_FAILURE(test::skip_or_fail("npm is not installed", /*needed=*/true),
+                       "llama.cpp cannot be used: npm is not installed");
+  test::skip_or_fail("", /*needed=*/true);
+  test::skip_or_fail("", /*needed=*/false);
+  EXPECT_FALSE(IsSkipped());
+}
+
 class LlamaCppTest : public testing::Test {
  protected:
-  void SetUp() override {
-    if (!LlamaCpp::get().why_not().empty()) GTEST_SKIP() << LlamaCpp::get().why_not();
-  }
+  void SetUp() override { test::require_llama_cpp(); }
 
   Agreement agreement_of(GgufType type, const LlamaShape& shape = kTinyLlama) {
     const ScratchFolder scratch;
