@@ -106,17 +106,36 @@ Result<std::filesystem::path> create_run_folder(const std::filesystem::path& pat
   return folder;
 }
 
+RunFolder::Traces::~Traces() {
+  std::error_code ignored;
+  for (const auto& path : paths) std::filesystem::remove(path, ignored);
+}
+
+RunFolder::~RunFolder() {
+  if (!metrics_.empty()) traces_.paths.clear();
+}
+
 Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
   std::error_code ignored;
   const bool was_there = !path.empty() && std::filesystem::exists(path, ignored);
+  std::vector<const char*> kept;  // by keep_corpus, later
+  for (const char* name : {"tokenizer.model", "corpus_id"}) {
+    if (!was_there || !std::filesystem::exists(path / name, ignored)) kept.push_back(name);
+  }
   const auto folder = create_run_folder(path, config);
   if (!folder) return folder.error();
+  Traces traces;
+  if (!was_there) traces.paths.push_back(folder.value());
+  const auto made = [&](const char* name) { traces.paths.insert(traces.paths.begin(), folder.value() / name); };
+  made("config.toml");
+  for (const char* name : kept) made(name);
   auto metrics = LineLog::create(folder.value() / "metrics.jsonl");
-  auto timing = metrics ? LineLog::create(folder.value() / "timing.jsonl") : Result<LineLog>(metrics.error());
-  if (timing) return RunFolder(folder.value(), std::move(metrics.value()), std::move(timing.value()));
-  for (const char* name : {"config.toml", "metrics.jsonl"}) std::filesystem::remove(folder.value() / name, ignored);
-  if (!was_there) std::filesystem::remove(folder.value(), ignored);
-  return timing.error();
+  if (!metrics) return metrics.error();
+  made("metrics.jsonl");
+  auto timing = LineLog::create(folder.value() / "timing.jsonl");
+  if (!timing) return timing.error();
+  made("timing.jsonl");
+  return RunFolder(folder.value(), std::move(metrics.value()), std::move(timing.value()), std::move(traces));
 }
 
 }  // namespace thinpipe

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "config/run_config.h"
@@ -25,6 +26,7 @@ class LineLog {
 
   Status append(const nlohmann::ordered_json& line);
   Status append_text(const std::string& line);  // without its line end
+  bool empty() const { return size_ == 0; }
 
  private:
   LineLog(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
@@ -42,22 +44,39 @@ Result<std::filesystem::path> claim_run_folder(const std::filesystem::path& path
 // a run yet; empty: a new folder under data_dir()/runs, named by the time.
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config);
 
+// A run that ends before its first line of metrics has nothing to show, and would only be in the way of the next
+// attempt: the destructor then removes what create() has made and what keep_corpus() has, and the folder if that was
+// new.
 class RunFolder {
  public:
   // create_run_folder, and the two logs.
   static Result<RunFolder> create(const std::filesystem::path& path, const RunConfig& config);
+  ~RunFolder();
+  RunFolder(RunFolder&&) noexcept = default;
+  RunFolder& operator=(RunFolder&&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   LineLog& metrics() { return metrics_; }
   LineLog& timing() { return timing_; }
 
  private:
-  RunFolder(std::filesystem::path path, LineLog metrics, LineLog timing)
-      : path_(std::move(path)), metrics_(std::move(metrics)), timing_(std::move(timing)) {}
+  // Files and folders to remove, in this order; folders only if they are empty by then.
+  struct Traces {
+    Traces() = default;
+    ~Traces();
+    Traces(Traces&&) noexcept = default;
+    Traces& operator=(Traces&&) = delete;
+
+    std::vector<std::filesystem::path> paths;
+  };
+
+  RunFolder(std::filesystem::path path, LineLog metrics, LineLog timing, Traces traces)
+      : path_(std::move(path)), metrics_(std::move(metrics)), timing_(std::move(timing)), traces_(std::move(traces)) {}
 
   std::filesystem::path path_;
   LineLog metrics_;
   LineLog timing_;
+  Traces traces_;
 };
 
 }  // namespace thinpipe

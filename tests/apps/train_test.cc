@@ -148,9 +148,24 @@ TEST_F(Train, RefusesATokenThatIsNotInTheVocabulary) {
 
 TEST_F(Train, SaysWhenTheModelDoesNotFitIntoMemory) {
   constexpr rlim_t kEnoughForTheLibraries = rlim_t{4} << 30;
-  const auto outcome = program_.run(tiny_run({"model.d=65536"}), {.address_space = kEnoughForTheLibraries});
-  EXPECT_EQ(outcome.exit_code, 2);
-  test::expect_one_line(outcome, {"not enough memory", "model.d"});
+  expect_refused(program_, tiny_run({"model.d=65536"}, {"--run-dir", "run"}), {"not enough memory", "model.d"},
+                 {.address_space = kEnoughForTheLibraries});
+  EXPECT_EQ(program_.run(tiny_run({}, {"--run-dir", "run"})).exit_code, 0) << "the folder must be free again";
+}
+
+TEST_F(Train, ADiskTooSmallForTheFirstStepLeavesTheFolderFree) {
+  // Room for the config alone; for the tokenizer too, and not for a line of metrics.
+  for (const auto& [bytes, lacking] : {std::pair<size_t, std::string>{4096, "tokenizer.model"}, {12288, "metrics"}}) {
+    SCOPED_TRACE(bytes);
+    const test::SmallDisk disk(bytes);
+    if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
+    const auto run = disk.folder() / "run";
+    expect_refused(program_, tiny_run({}, {"--run-dir", run.string()}), {lacking, "No space left on device"});
+    EXPECT_FALSE(std::filesystem::exists(run));
+    std::filesystem::create_directory(run);
+    expect_refused(program_, tiny_run({}, {"--run-dir", run.string()}), {lacking, "No space left on device"});
+    EXPECT_TRUE(std::filesystem::is_empty(run));
+  }
 }
 
 TEST_F(Train, AFullDiskLeavesNoRunFolderAndNoPartOfAModel) {

@@ -24,10 +24,50 @@ TEST(RunFolder, HoldsTheConfigAsUsedAndAppendsMetrics) {
 
 TEST(RunFolder, RefusesAFolderThatHoldsARun) {
   const test::ScratchFolder temp;
-  RunFolder::create(temp.path() / "run", {}).take();
+  RunFolder::create(temp.path() / "run", {}).take().metrics().append({{"step", 1}}).take();
   const auto again = RunFolder::create(temp.path() / "run", {});
   ASSERT_FALSE(again.ok());
   EXPECT_NE(again.error().message.find("already holds a run"), std::string::npos);
+}
+
+TEST(RunFolder, LeavesNothingOfARunThatEndedBeforeItsFirstLine) {
+  const test::ScratchFolder temp;
+  write_file_atomically(temp / "t.model", "pieces").take();
+  {
+    auto folder = RunFolder::create(temp / "run", {}).take();
+    keep_tokenizer(folder.path(), temp / "t.model").take();
+    folder.timing().append({{"step", 1}}).take();
+    const RunFolder moved = std::move(folder);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 4);
+  }
+  EXPECT_FALSE(std::filesystem::exists(temp / "run"));
+}
+
+TEST(RunFolder, KeepsWhatWasThereBeforeAndARunThatHasALine) {
+  const test::ScratchFolder temp;
+  make_directories(temp / "run/tables").take();
+  write_file_atomically(temp / "run/tokenizer.model", "mine").take();
+  write_file_atomically(temp / "t.model", "pieces").take();
+  {
+    const auto folder = RunFolder::create(temp / "run", {}).take();
+    keep_tokenizer(folder.path(), temp / "t.model").take();
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 2);
+  EXPECT_EQ(read_file(temp / "run/tokenizer.model").take(), "mine");
+  {
+    auto folder = RunFolder::create(temp / "run", {}).take();
+    folder.metrics().append({{"step", 1}}).take();
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 5);
+}
+
+TEST(RunFolder, ALogOfSomebodyElseIsRefusedAndStays) {
+  const test::ScratchFolder temp;
+  make_directories(temp / "run").take();
+  write_file_atomically(temp / "run/timing.jsonl", "mine").take();
+  EXPECT_FALSE(RunFolder::create(temp / "run", {}).ok());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 1);
+  EXPECT_EQ(read_file(temp / "run/timing.jsonl").take(), "mine");
 }
 
 TEST(LineLog, TakesBackALineThatDoesNotFitOnTheDisk) {
