@@ -60,6 +60,18 @@ std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("unknown command {}: the commands are {}", words[0], fmt::join(names, ", "));
 }
 
+// An empty value is a script's unset variable, not a wish for the default. Only a prompt may be empty: the text then
+// begins with nothing.
+void refuse_empty_values(CLI::App& app) {
+  for (auto* option : app.get_options()) {
+    if (option->get_items_expected_max() == 0 || option->check_name("--prompt")) continue;
+    option->check([](const std::string& value) {
+      return value.empty() ? std::string("is empty: give a value, or leave it out") : std::string();
+    });
+  }
+  for (auto* command : app.get_subcommands([](const CLI::App*) { return true; })) refuse_empty_values(*command);
+}
+
 // std::bad_alloc, or what libtorch throws in its place.
 bool is_out_of_memory(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
@@ -101,6 +113,7 @@ int main(int argc, char** argv) {
   thinpipe::add_bench_command(app);
   thinpipe::add_program_commands(app);
   thinpipe::add_help(app);
+  refuse_empty_values(app);
   try {
     app.parse(argc, argv);
     return ended(0);

@@ -36,6 +36,42 @@ TEST(CommandLine, ChecksItsOwnOptionsLikeTheKeysTheySet) {
                  {"train.device = \"tpu\"", "\"cpu\", \"cuda\" or \"cuda:N\""});
 }
 
+TEST(CommandLine, RefusesAnEmptyValueInsteadOfTakingTheDefault) {
+  const Program program;
+  test::write_tiny_run(program);
+  const std::vector<std::pair<test::Arguments, std::string>> commands{
+      {{"train", ""}, "config"},
+      {tiny_run({}, {"--steps", ""}), "--steps"},
+      {tiny_run({}, {"--device", ""}), "--device"},
+      {tiny_run({}, {"--run-dir", ""}), "--run-dir"},
+      {tiny_run({}, {"--set", ""}), "--set"},
+      {{"train", "--resume", ""}, "--resume"},
+      {{"serve", ""}, "config"},
+      {{"serve", "--run", ""}, "--run"},
+      {{"serve", "--listen", ""}, "--listen"},
+      {{"generate", "", "--prompt", "a"}, "model"},
+      {{"generate", "--step", "", "--prompt", "a"}, "--step"},
+      {{"eval", "--text", ""}, "--text"},
+      {{"export", "--format", "hf", "--out", ""}, "--out"},
+      {{"import", ""}, "folder"},
+      {{"status", ""}, "run"},
+      {{"invite", ""}, "run"},
+      {{"kick", "peer", ""}, "run"},
+      {{"join", ""}, "invite"},
+      {{"doctor", "--config", ""}, "--config"},
+      {{"data", "prepare", ""}, "corpus"},
+      {{"data", "prepare", "corpus.txt", "--tokenizer", ""}, "--tokenizer"},
+      {{"data", "inspect", ""}, "what"},
+      {{"tokenizer", "encode", "m.model", ""}, "text"},
+      {{"tokenizer", "verify", "m.model", ""}, "file"},
+      {{"completion", ""}, "shell"},
+      {{"--log-level", "", "runs"}, "--log-level"},
+  };
+  for (const auto& [command, name] : commands) {
+    expect_refused(program, command, {name + ": is empty: give a value, or leave it out"});
+  }
+}
+
 TEST(CommandLine, AnOverrideTakesOneWordAndLeavesTheConfigBehindIt) {
   const Program program;
   test::write_tiny_run(program);
