@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -81,6 +83,63 @@ std::filesystem::path parent_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+// What a rename may replace: the file at the end of a chain of links, which need not be there yet. Not a device or a
+// pipe, whose name would become a file's.
+Result<std::filesystem::path> file_to_replace(std::filesystem::path path) {
+  constexpr int kMaxLinks = 40;  // as the system's own
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return Error{fmt::format("cannot write {}: it is {}, not a file", path.string(), kind_of(status.st_mode))};
+  }
+  for (int links = 0; ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode); ++links) {
+    std::error_code code;
+    const auto next = std::filesystem::read_symlink(path, code);
+    if (links == kMaxLinks) code = std::make_error_code(std::errc::too_many_symbolic_link_levels);
+    if (code) return Error{fmt::format("cannot write {}: {}", path.string(), code.message())};
+    path = parent_of(path) / next;
+  }
+  return path;
+}
+
+constexpr std::string_view kPartial = ".partial-";
+constexpr std::string_view kUnique = "XXXXXX";
+
+// Partial files whose writers were killed. Who writes one holds a lock on it for as long as it has that name. Not being
+// able to is no reason not to write: the worst is what was there already.
+void remove_abandoned(const std::filesystem::path& target) {
+  const std::string prefix = target.filename().string() + std::string(kPartial);
+  std::vector<std::filesystem::path> partials;
+  std::error_code code;
+  for (std::filesystem::directory_iterator entry(parent_of(target), code), end; !code && entry != end;
+       entry.increment(code)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(prefix) && name.size() == prefix.size() + kUnique.size()) partials.push_back(entry->path());
+  }
+  for (const auto& path : partials) {
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+    struct stat status {};
+    if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) file_system().unlink(path.string());
+  }
+}
+
+// Between the making of a partial file and its lock, somebody who cleans up may take it for an abandoned one: then it
+// is nameless when the lock comes. A file system without locks has nobody who cleans up either.
+bool lock_partial(int descriptor) {
+  while (::flock(descriptor, LOCK_EX) != 0) {
+    if (errno != EINTR) return true;
+  }
+  struct stat status {};
+  return ::fstat(descriptor, &status) != 0 || status.st_nlink > 0;
+}
+
 }  // namespace
 
 std::filesystem::path data_dir() {
@@ -117,9 +176,14 @@ Status make_directories(const std::filesystem::path& path) {
     std::error_code ignored;
     if (std::filesystem::is_directory(folder, ignored)) continue;
     if (file_system().mkdir(folder.string()) != 0) {
+      const bool is_taken = errno == EEXIST;
       const Error error = system_error(path, "create folder");
       // Somebody else may have made it in between.
-      if (!std::filesystem::is_directory(folder, ignored)) return error;
+      if (!std::filesystem::is_directory(folder, ignored)) {
+        if (!is_taken) return error;
+        return Error{
+            fmt::format("cannot create folder {}: {} is there and is no folder", path.string(), folder.string())};
+      }
     }
     if (auto status = sync_directory(parent_of(folder)); !status) return status;
   }
@@ -170,10 +234,16 @@ AtomicFile::~AtomicFile() {
 }
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, FileMode mode) {
-  std::string temporary = path.string() + ".partial-XXXXXX";
-  const int descriptor = file_system().create_unique(temporary, mode == FileMode::kPrivate ? 0600 : 0644);
-  if (descriptor < 0) return system_error(path, "write");
-  return AtomicFile(path, temporary, descriptor);
+  auto target = file_to_replace(path);
+  if (!target) return target.error();
+  remove_abandoned(target.value());
+  while (true) {
+    std::string temporary = fmt::format("{}{}{}", target.value().string(), kPartial, kUnique);
+    const int descriptor = file_system().create_unique(temporary, mode == FileMode::kPrivate ? 0600 : 0644);
+    if (descriptor < 0) return system_error(path, "write");
+    if (lock_partial(descriptor)) return AtomicFile(target.value(), temporary, descriptor);
+    file_system().close(descriptor);
+  }
 }
 
 Status AtomicFile::append(std::string_view bytes) { return write_all(descriptor_, bytes, -1, path_); }

@@ -30,8 +30,10 @@ Status remove_tree(const std::filesystem::path& path);
 enum class FileMode { kPublic, kPrivate };  // 0644, 0600
 
 // A file that appears under its name only with commit(): written beside it, flushed to the disk, renamed. Destroyed
-// without commit(), it leaves nothing behind. Every error names the file and the system's reason. When commit() fails,
-// the old file is still there, or, if only the last flush of the folder failed, the new one, whole.
+// without commit(), it leaves nothing behind; what a killed process has left, the next writer of that name removes. A
+// link stands for the file behind it; a folder, a device or a pipe is refused. Every error names the file and the
+// system's reason. When commit() fails, the old file is still there, or, if only the last flush of the folder failed,
+// the new one, whole.
 class AtomicFile {
  public:
   // The file has its mode from the first byte on.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/file_system.h"
 #include "base/files.h"
@@ -48,7 +49,8 @@ TEST(AtomicFileFaults, EveryFaultLeavesTheOldFileOrTheNewOneWhole) {
       ASSERT_LT(n, 100u);
       const ScratchFolder folder;
       ASSERT_TRUE(write_file_atomically(folder / "a", "old").ok());
-      FaultyFileSystem disk(fault, n);
+      std::optional<FaultyFileSystem> held(std::in_place, fault, n);
+      FaultyFileSystem& disk = *held;
       Status status;
       {
         const ScopedFileSystem scope(disk);
@@ -64,9 +66,12 @@ TEST(AtomicFileFaults, EveryFaultLeavesTheOldFileOrTheNewOneWhole) {
       EXPECT_EQ(status.ok(), harmless);
       EXPECT_TRUE(status.ok() || status.error().message.find(folder.path().string()) != std::string::npos);
       EXPECT_TRUE(kills(fault) || folder.file_count() == 1) << "a process that lives on cleans up";
+      const bool last = !disk.fault_happened();
+      held.reset();  // a killed process holds no files open
       EXPECT_TRUE(write_new(folder / "a").ok());
       EXPECT_EQ(read_file(folder / "a").value(), "N" + kNew.substr(1));
-      if (!disk.fault_happened()) break;
+      EXPECT_EQ(folder.file_count(), 1u) << "the next writer removes what a killed one has left";
+      if (last) break;
     }
   }
 }

@@ -2,9 +2,15 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "support/scratch.h"
 
@@ -77,9 +83,10 @@ TEST(MakeDirectories, CreatesAllOfThemOnce) {
   EXPECT_TRUE(make_directories(folder / "a/b/c").ok());
   EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b/c"));
   ASSERT_TRUE(write_file_atomically(folder / "file", "").ok());
-  const Status status = make_directories(folder / "file/d");
-  ASSERT_FALSE(status.ok());
-  EXPECT_NE(status.error().message.find("file/d"), std::string::npos) << status.error().message;
+  EXPECT_EQ(make_directories(folder / "file/d").error().message,
+            fmt::format("cannot create folder {0}/d: {0} is there and is no folder", (folder / "file").string()));
+  EXPECT_EQ(make_directories("/dev/null/a").error().message,
+            "cannot create folder /dev/null/a: /dev/null is there and is no folder");
 }
 
 TEST(AtomicFile, AppearsOnlyWithCommit) {
@@ -161,6 +168,94 @@ TEST(AtomicFile, NamesThePlaceThatCannotBeWritten) {
             "cannot write /no/such/folder/a: No such file or directory");
   ASSERT_TRUE(make_directories(folder / "taken").ok());
   EXPECT_FALSE(write_file_atomically(folder / "taken", "x").ok());
+  EXPECT_EQ(folder.file_count(), 1u);
+}
+
+TEST(AtomicFile, RefusesToReplaceWhatIsNoFile) {
+  const ScratchFolder folder;
+  const auto pipe = (folder / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", folder / "null");
+  std::filesystem::create_symlink("loop", folder / "loop");
+  EXPECT_EQ(write_file_atomically(pipe, "x").error().message, "cannot write " + pipe + ": it is a pipe, not a file");
+  EXPECT_EQ(write_file_atomically(folder / "null", "x").error().message,
+            "cannot write " + (folder / "null").string() + ": it is a device, not a file");
+  EXPECT_EQ(write_file_atomically(folder.path(), "x").error().message,
+            "cannot write " + folder.path().string() + ": it is a folder, not a file");
+  EXPECT_NE(write_file_atomically(folder / "loop", "x").error().message.find("Too many levels of symbolic links"),
+            std::string::npos);
+  struct stat status {};
+  ASSERT_EQ(::lstat(pipe.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISFIFO(status.st_mode));
+  EXPECT_EQ(folder.file_count(), 3u);
+}
+
+TEST(AtomicFile, ReplacesTheFileBehindALinkAndKeepsTheLink) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(make_directories(folder / "elsewhere").ok());
+  std::filesystem::create_symlink("elsewhere/b", folder / "a");
+  std::filesystem::create_symlink(folder / "elsewhere/c", folder / "elsewhere/b");
+  for (const char* text : {"made", "replaced"}) {  // c is not there the first time
+    ASSERT_TRUE(write_file_atomically(folder / "a", text).ok());
+    EXPECT_TRUE(std::filesystem::is_symlink(folder / "a"));
+    EXPECT_TRUE(std::filesystem::is_symlink(folder / "elsewhere/b"));
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder / "elsewhere/c")));
+    EXPECT_EQ(read_file(folder / "elsewhere/c").value(), text);
+  }
+}
+
+// The name of the only file that is not `name`.
+std::filesystem::path other_than(const std::string& name, const ScratchFolder& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    if (entry.path().filename() != name) return entry.path();
+  }
+  return {};
+}
+
+TEST(AtomicFile, RemovesWhatAKilledWriterOfTheSameFileHasLeft) {
+  const ScratchFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto file = AtomicFile::create(folder / "a");
+    (void)file.value().append("half");
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  const auto left = other_than("a", folder);
+  ASSERT_TRUE(left.filename().string().starts_with("a.partial-")) << left;
+  ASSERT_TRUE(write_file_atomically(folder / "b", "another").ok());
+  EXPECT_TRUE(std::filesystem::exists(left)) << "it belongs to another file";
+  ASSERT_TRUE(write_file_atomically(folder / "a", "whole").ok());
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_EQ(folder.file_count(), 2u);
+}
+
+TEST(AtomicFile, LeavesWhatAnotherWriterIsAtAndWhatIsNoPartOfAFile) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(make_directories(folder / "a.partial-folder").ok());
+  std::filesystem::create_symlink("nothing", folder / "a.partial-linked");
+  auto slow = AtomicFile::create(folder / "a");
+  ASSERT_TRUE(slow.value().append("slow").ok());
+  ASSERT_TRUE(write_file_atomically(folder / "a", "quick").ok());
+  EXPECT_EQ(read_file(folder / "a").value(), "quick");
+  ASSERT_TRUE(slow.value().commit().ok());
+  EXPECT_EQ(read_file(folder / "a").value(), "slow");
+  EXPECT_EQ(folder.file_count(), 3u);
+}
+
+TEST(AtomicFile, ManyWritersOfOneFileDoNotTakeEachOthersParts) {
+  const ScratchFolder folder;
+  std::vector<std::thread> writers;
+  std::atomic<int> failed = 0;
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&, i] {
+      for (int n = 0; n < 15; ++n) failed += !write_file_atomically(folder / "a", fmt::format("{} {}", i, n)).ok();
+    });
+  }
+  for (auto& writer : writers) writer.join();
+  EXPECT_EQ(failed, 0);
   EXPECT_EQ(folder.file_count(), 1u);
 }
 
