@@ -6,6 +6,7 @@
 
 #include "base/files.h"
 #include "config/config_file.h"
+#include "pipeline/run_corpus.h"
 #include "support/scratch.h"
 
 namespace thinpipe {
@@ -30,15 +31,22 @@ TEST(RunFolder, RefusesAFolderThatHoldsARun) {
   EXPECT_NE(again.error().message.find("already holds a run"), std::string::npos);
 }
 
+PreparedCorpus corpus_with(const std::filesystem::path& tokenizer) {
+  PreparedCorpus corpus;
+  corpus.tokenizer = tokenizer;
+  corpus.id = std::string(64, 'a');
+  return corpus;
+}
+
 TEST(RunFolder, LeavesNothingOfARunThatEndedBeforeItsFirstLine) {
   const test::ScratchFolder temp;
   write_file_atomically(temp / "t.model", "pieces").take();
   {
     auto folder = RunFolder::create(temp / "run", {}).take();
-    keep_tokenizer(folder.path(), temp / "t.model").take();
+    keep_corpus(folder.path(), corpus_with(temp / "t.model")).take();
     folder.timing().append({{"step", 1}}).take();
     const RunFolder moved = std::move(folder);
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 4);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 5);
   }
   EXPECT_FALSE(std::filesystem::exists(temp / "run"));
 }
@@ -50,7 +58,7 @@ TEST(RunFolder, KeepsWhatWasThereBeforeAndARunThatHasALine) {
   write_file_atomically(temp / "t.model", "pieces").take();
   {
     const auto folder = RunFolder::create(temp / "run", {}).take();
-    keep_tokenizer(folder.path(), temp / "t.model").take();
+    keep_corpus(folder.path(), corpus_with(temp / "t.model")).take();
   }
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 2);
   EXPECT_EQ(read_file(temp / "run/tokenizer.model").take(), "mine");
