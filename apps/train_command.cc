@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -81,9 +82,24 @@ void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std:
   std::fflush(stdout);
 }
 
-void conclude(const PreparedCorpus& corpus, int64_t parameters, int64_t steps, Duration took, double validation_loss) {
+// The last line of its metrics says so: what is not finite is written as null.
+bool ended_finite(const std::filesystem::path& folder) {
+  auto text = read_file(folder / "metrics.jsonl").take();
+  while (text.ends_with('\n')) text.pop_back();
+  const auto last = nlohmann::json::parse(text.substr(text.rfind('\n') + 1), nullptr, /*allow_exceptions=*/false);
+  return !last.is_object() || !last.contains("final_validation_loss") || last["final_validation_loss"].is_number();
+}
+
+void conclude(const RunConfig& config, const PreparedCorpus& corpus, const std::filesystem::path& folder,
+              int64_t parameters, int64_t steps, Duration took, double validation_loss) {
   fmt::print("trained {} parameters for {} steps in {}\n", parameters, steps,
              format_duration(std::chrono::duration_cast<std::chrono::seconds>(took)));
+  if (!ended_finite(folder)) {
+    throw UserError(
+        fmt::format("the validation loss at the end is not finite, so the weights in {} are of no use; lower optim.lr "
+                    "({}) or lengthen optim.warmup ({})",
+                    folder.string(), config.optim.lr, config.optim.warmup));
+  }
   fmt::print("validation loss {:.4f} nats/token; unigram entropy {:.4f}\n", validation_loss,
              corpus.manifest.train_unigram_entropy);
 }
@@ -114,7 +130,7 @@ void train_here(const TrainOptions& options, const RunConfig& config, bool live)
     Progress progress({config.train.steps, config.pipeline.stages - 1, config.model.d}, stdout, live, clock);
     result = train_in_process(config, corpus.vocab, batches, folder, progress, clock);
   }
-  conclude(corpus, result.parameters, result.steps, clock.now() - start, result.validation_loss);
+  conclude(config, corpus, folder.path(), result.parameters, result.steps, clock.now() - start, result.validation_loss);
 }
 
 int64_t parameters_in(const std::filesystem::path& model) {
@@ -138,7 +154,8 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
   const auto end = run_locally({program, folder, config, live}, clock);
   if (end.complete) {
-    conclude(corpus, parameters_in(folder / "model.safetensors"), end.step, clock.now() - start, end.validation_loss);
+    conclude(config, corpus, folder, parameters_in(folder / "model.safetensors"), end.step, clock.now() - start,
+             end.validation_loss);
     return 0;
   }
   fmt::print("stopped after step {}; to go on from the checkpoint of step {}: thinpipe train --resume {}\n", end.step,

@@ -15,6 +15,8 @@ namespace thinpipe {
 namespace {
 
 constexpr int64_t kInt64Max = std::numeric_limits<int64_t>::max();
+// A guard against division by 0 must not itself be 0 in float32 or bf16.
+constexpr double kLeastEps = 1e-30;
 
 // What a value must be: in words that complete "needs ...", and as a test.
 struct Rule {
@@ -217,7 +219,7 @@ void add_model(Table& table) {
       "how the model knows where a token stands");
   add("rope_base", &C::rope_base, above(0, 1e12), "base of the rotary frequencies");
   add("qk_norm", &C::qk_norm, truth(), "normalise queries and keys before they meet");
-  add("norm_eps", &C::norm_eps, above(0, 1), "added to the mean square in every norm");
+  add("norm_eps", &C::norm_eps, from(kLeastEps, 1), "added to the mean square in every norm");
   add("init_std", &C::init_std, above(0, 10), "standard deviation of the initial weights");
   add("tied_head", &C::tied_head, truth(), "head = embedding; no model here has it, and a subspace model cannot");
   add("output_bias", &C::output_bias, truth(), "biases on the output projections; likewise");
@@ -273,7 +275,7 @@ void add_optim(Table& table) {
   add("embedding_lr_scale", &C::embedding_lr_scale, above(0, 1e6), "times adamw_lr for the embedding, muon runs only");
   add("beta1", &C::beta1, from_to_below(0, 1), "adamw's decay of the first moment");
   add("beta2", &C::beta2, from_to_below(0, 1), "adamw's decay of the second moment");
-  add("eps", &C::eps, above(0, 1), "adamw's guard against division by 0");
+  add("eps", &C::eps, from(kLeastEps, 1), "adamw's guard against division by 0");
   add("momentum", &C::momentum, from_to_below(0, 1), "muon's momentum");
   add("weight_decay", &C::weight_decay, from(0, 100), "decoupled; matrices and embeddings only, never gains");
   add("clip", &C::clip, from(0, 1e9), "largest global gradient norm; 0: no clipping");

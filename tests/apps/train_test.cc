@@ -153,6 +153,24 @@ TEST_F(Train, SaysWhenTheModelDoesNotFitIntoMemory) {
   EXPECT_EQ(program_.run(tiny_run({}, {"--run-dir", "run"})).exit_code, 0) << "the folder must be free again";
 }
 
+TEST_F(Train, AnEndThatIsNotFiniteIsAFailureAndKeepsTheRun) {
+  // A decay of -10^4 a step: queries times keys are infinite within six steps, while each step before was finite.
+  const std::vector<std::string> settings{"optim.kind=muon", "optim.lr=100",        "optim.weight_decay=100",
+                                          "optim.warmup=0",  "optim.adamw_lr=1e-6", "optim.schedule=constant"};
+  for (const bool in_process : {true, false}) {
+    SCOPED_TRACE(in_process ? "in process" : "as processes");
+    const std::string run = in_process ? "one" : "several";
+    auto arguments = tiny_run(settings, {"--steps", "7", "--run-dir", run});
+    if (!in_process) std::erase(arguments, "--in-process");
+    const auto outcome = program_.run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2);
+    test::expect_one_line(outcome, {"validation loss", "not finite", "optim.lr (100)"});
+    EXPECT_EQ(outcome.out.find("validation loss"), std::string::npos) << outcome.out;
+    EXPECT_TRUE(lines_of(program_ / run / "metrics.jsonl").back().at("final_validation_loss").is_null());
+    EXPECT_TRUE(std::filesystem::exists(program_ / run / "model.safetensors"));
+  }
+}
+
 TEST_F(Train, ADiskTooSmallForTheFirstStepLeavesTheFolderFree) {
   // Room for the config alone; for the tokenizer too, and not for a line of metrics.
   for (const auto& [bytes, lacking] : {std::pair<size_t, std::string>{4096, "tokenizer.model"}, {12288, "metrics"}}) {

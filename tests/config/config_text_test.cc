@@ -29,8 +29,8 @@ TEST(ToToml, KeepsWhatDefaultsWouldDerive) {
 TEST(ToToml, KeepsDoublesToTheLastBit) {
   RunConfig config;
   for (const double value : {0.1, 1.0 / 3, 5e-324, 0x1.fffffffffffffp-1, 1e-5, 0.30000000000000004, 1.0}) {
-    config.model.norm_eps = value;
-    EXPECT_EQ(round_trip(config).model.norm_eps, value);
+    config.model.init_std = value;
+    EXPECT_EQ(round_trip(config).model.init_std, value);
   }
   config.model.rope_base = 1e12;
   EXPECT_EQ(round_trip(config).model.rope_base, 1e12);
