@@ -236,17 +236,18 @@ Corpus Corpus::open(const std::string& source) {
   const fs::path path(source);
   std::error_code code;
   const auto status = fs::status(path, code);
+  const auto kinds = R"(give "kjv", a text or .jsonl file, or a folder of them)";
+  if (code) throw UserError(fmt::format("data.corpus = \"{}\": {}; {}", source, code.message(), kinds));
   if (fs::is_directory(status)) {
     corpus.files_ = list_folder(path);
-    if (corpus.files_.empty()) throw UserError(fmt::format("data.corpus: folder {} holds no files", source));
+    if (corpus.files_.empty()) {
+      throw UserError(fmt::format(
+          "data.corpus: folder {} holds no files: needs text or .jsonl files, not hidden, in it or below it", source));
+    }
   } else if (fs::is_regular_file(status)) {
     corpus.files_.push_back({path, kind_of(path)});
-  } else if (fs::exists(status)) {
-    throw UserError(fmt::format("data.corpus = \"{}\" is neither a file nor a folder", source));
   } else {
-    const std::string reason = code ? code.message() : "no such file or folder";
-    throw UserError(fmt::format("data.corpus = \"{}\": {}; give \"kjv\", a text or .jsonl file, or a folder of them",
-                                source, reason));
+    throw UserError(fmt::format("data.corpus = \"{}\" is neither a file nor a folder: {}", source, kinds));
   }
   return corpus;
 }

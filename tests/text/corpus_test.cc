@@ -1,10 +1,13 @@
 // Every kind of source, cut into documents, and every way a source can be wrong.
 #include "text/corpus.h"
 
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <numeric>
 
 #include "support/scratch.h"
@@ -19,6 +22,31 @@ using test::ScratchFolder;
 using test::user_error;
 using test::write_file;
 using Documents = std::vector<std::string>;
+
+// What `action` says in a process of its own that has lost root's right to read everything.
+template <class Action>
+std::string said_as_nobody(const Action& action) {
+  constexpr uid_t kNobody = 65534;
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) return "(no pipe)";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool dropped =
+        ::geteuid() != 0 || (::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+                             ::setresuid(kNobody, kNobody, kNobody) == 0);
+    const std::string said = dropped ? action() : "(cannot become nobody)";
+    ::_exit(::write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char buffer[4096];
+  for (ssize_t count = 0; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;) {
+    said.append(buffer, static_cast<size_t>(count));
+  }
+  ::close(ends[0]);
+  ::waitpid(child, nullptr, 0);
+  return said;
+}
 
 std::string joined(const Documents& parts) { return std::accumulate(parts.begin(), parts.end(), std::string()); }
 
@@ -155,19 +183,34 @@ TEST(Corpus, RefusesASourceThatIsNotThere) {
             "data.corpus = \"" + missing +
                 "\": No such file or directory; give \"kjv\", a text or .jsonl file, or a folder of them");
   EXPECT_EQ(user_error([&] { Corpus::open(folder.path()); }),
-            "data.corpus: folder " + folder.path().string() + " holds no files");
+            "data.corpus: folder " + folder.path().string() +
+                " holds no files: needs text or .jsonl files, not hidden, in it or below it");
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(user_error([&] { Corpus::open(folder / "pipe"); }),
-            "data.corpus = \"" + (folder / "pipe").string() + "\" is neither a file nor a folder");
+            "data.corpus = \"" + (folder / "pipe").string() +
+                "\" is neither a file nor a folder: give \"kjv\", a text or .jsonl file, or a folder of them");
 }
 
 TEST(Corpus, NamesAFileItMayNotRead) {
-  if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
   const ScratchFolder folder;
   write_file(folder / "a.txt", "text");
   std::filesystem::permissions(folder / "a.txt", std::filesystem::perms::none);
-  EXPECT_EQ(documents(Corpus::open(folder / "a.txt")),
-            Documents{"error: cannot read " + (folder / "a.txt").string() + ": Permission denied"});
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  EXPECT_EQ(said_as_nobody([&] { return documents(Corpus::open(folder / "a.txt")).at(0); }),
+            "error: cannot read " + (folder / "a.txt").string() + ": Permission denied");
+}
+
+TEST(Corpus, NamesAFolderItMayNotRead) {
+  const ScratchFolder folder;
+  write_file(folder / "shut/a.txt", "text");
+  std::filesystem::permissions(folder / "shut", std::filesystem::perms::none);
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  EXPECT_EQ(said_as_nobody([&] { return user_error([&] { Corpus::open(folder / "shut"); }); }),
+            "data.corpus: cannot read folder " + (folder / "shut").string() + ": Permission denied");
+  EXPECT_EQ(said_as_nobody([&] { return user_error([&] { Corpus::open(folder / "shut/a.txt"); }); }),
+            "data.corpus = \"" + (folder / "shut/a.txt").string() +
+                "\": Permission denied; give \"kjv\", a text or .jsonl file, or a folder of them");
+  std::filesystem::permissions(folder / "shut", std::filesystem::perms::owner_all);
 }
 
 TEST(Corpus, NamesAFileThatVanished) {
