@@ -160,14 +160,16 @@ class Reader {
     set(*key, *table->get("value"), kCommandLine);
   }
 
-  RunConfig finish() {
+  // overridden: the file does not say it all, so that a fault between keys may not be in it.
+  RunConfig finish(bool overridden) {
     for (const Key& key : config_keys()) {
       if (key.when_absent && !given_.contains(&key)) key.when_absent(config_);
     }
     try {
       validate(config_);
     } catch (const UserError& error) {
-      throw UserError(fmt::format("{}: {}", source_name_, error.what()));
+      const bool both = overridden && source_name_ != "the command line";
+      throw UserError(fmt::format("{}{}: {}", source_name_, both ? " and the command line" : "", error.what()));
     }
     return config_;
   }
@@ -250,7 +252,7 @@ RunConfig parse_config(std::string_view text, std::string_view source_name, std:
   for (const std::string& default_text : defaults) reader.read_override(default_text);
   reader.read_file_text(text);
   for (const std::string& override_text : overrides) reader.read_override(override_text);
-  return reader.finish();
+  return reader.finish(!overrides.empty());
 }
 
 RunConfig load_config(const std::filesystem::path& path, std::span<const std::string> overrides,

@@ -50,7 +50,9 @@ bool DocumentSplit::is_val(uint64_t index) const {
 
 Survey survey_corpus(const Corpus& corpus, double val_fraction, const std::function<void(uint64_t)>& on_document) {
   Survey survey = read_through(corpus, {}, val_fraction, on_document);
-  if (survey.bytes == 0) throw UserError(fmt::format("data.corpus = \"{}\" holds no text", corpus.source()));
+  if (survey.bytes == 0) {
+    throw UserError(fmt::format("data.corpus = \"{}\" holds no text: give a larger one, or \"kjv\"", corpus.source()));
+  }
   if (survey.split.documents() < kFewDocuments) {
     DocumentSizes finer;
     const size_t piece = std::max<size_t>(1, survey.bytes / kFinerDocuments);
@@ -59,8 +61,10 @@ Survey survey_corpus(const Corpus& corpus, double val_fraction, const std::funct
     survey = read_through(corpus, finer, val_fraction, on_document);
   }
   if (survey.split.documents() < 2) {
-    throw UserError(fmt::format("data.corpus = \"{}\" has {} bytes of text, too little to set validation text aside",
-                                corpus.source(), survey.bytes));
+    throw UserError(
+        fmt::format("data.corpus = \"{}\" has {} bytes of text, too little to set validation text aside: "
+                    "give a larger one, or \"kjv\"",
+                    corpus.source(), survey.bytes));
   }
   return survey;
 }

@@ -25,7 +25,11 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
 
 Result<Tokenizer> Tokenizer::parse(std::string model, const std::string& name) {
   auto pieces = sentencepiece_api().load(model);
-  if (!pieces) return Error{fmt::format("{}: not a complete sentencepiece model", name)};
+  if (!pieces) {
+    return Error{fmt::format(
+        "{}: not a complete sentencepiece model: needs a whole .model file, as `thinpipe tokenizer train` writes one",
+        name)};
+  }
   if (pieces->bos() < 0 || pieces->bos() >= pieces->piece_count()) {
     return Error{fmt::format("{}: the sentencepiece model has no begin-of-text token; train it with bos_id", name)};
   }

@@ -143,7 +143,7 @@ TEST(ConfigFile, RefusesWrongTypes) {
       {"[model]\nd = [1]", {}, "model.d = [1] in x.toml:2: needs a whole number from 1 to 65536"},
       {"[model]\nqk_norm = 1", {}, "model.qk_norm = 1 in x.toml:2: needs true or false"},
       {"[model]\nqk_norm = \"true\"", {}, "model.qk_norm = \"true\" in x.toml:2: needs true or false"},
-      {"[model]\nnorm_eps = true", {}, "model.norm_eps = true in x.toml:2: needs a number above 0 and at most 1"},
+      {"[model]\nnorm_eps = true", {}, "model.norm_eps = true in x.toml:2: needs a number from 1e-30 to 1"},
       {"[model.d]\nx = 1", {}, "model.d = {...} in x.toml:1: needs a whole number from 1 to 65536"},
       {"[data]\ncorpus = 3", {}, "data.corpus = 3 in x.toml:2: needs text that is not empty"},
       {"[data]\ncorpus = 2024-01-01", {}, "data.corpus = a date or time in x.toml:2: needs text that is not empty"},
@@ -215,7 +215,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       {"model.mlp_width", {"0", "1048577"}, {"1"}},
       {"model.positions", {"\"none\"", "Rope"}, {"sinusoidal", "rope"}},
       {"model.rope_base", {"0", "-1.0", "inf", "nan"}, {"1e6"}},
-      {"model.norm_eps", {"0.0", "nan", "2"}, {"1e-12"}},
+      {"model.norm_eps", {"0.0", "9e-31", "nan", "2"}, {"1e-30", "1"}},
       {"model.init_std", {"0", "inf"}, {"0.5"}},
       {"data.corpus", {"", "''"}, {"a"}},
       {"data.vocab", {"259", "16777217"}, {"260", "16777216"}},
@@ -236,7 +236,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       {"optim.embedding_lr_scale", {"0", "inf"}, {"1"}},
       {"optim.beta1", {"1", "-0.1", "nan"}, {"0", "0.999"}},
       {"optim.beta2", {"1.0", "-0.1"}, {"0", "0.999"}},
-      {"optim.eps", {"0", "nan"}, {"1e-30"}},
+      {"optim.eps", {"0", "1e-50", "9e-31", "nan", "2"}, {"1e-30", "1"}},
       {"optim.momentum", {"1", "-1"}, {"0"}},
       {"optim.weight_decay", {"-0.1", "inf"}, {"0", "0.1"}},
       {"optim.clip", {"-1", "inf"}, {"0"}},
@@ -261,6 +261,9 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
 
 TEST(ConfigFile, RefusesKeysThatDisagree) {
   expect_refused({
+      {"[model]\nheads = 2",
+       {"model.heads=3"},
+       "x.toml and the command line: model.heads = 3: needs to divide model.d = 320"},
       {"[model]\nheads = 3", {}, "x.toml: model.heads = 3: needs to divide model.d = 320"},
       {"[model]\nkv_heads = 3", {}, "x.toml: model.kv_heads = 3: needs to divide model.heads = 4"},
       {"[model]\nkv_heads = 8", {}, "x.toml: model.kv_heads = 8: needs to divide model.heads = 4"},
@@ -294,13 +297,15 @@ TEST(ConfigFile, RefusesKeysThatDisagree) {
        "x.toml: subspace.full_rank_tail = 5: needs to be at most model.blocks = 4"},
       {"[subspace]\nanchors = \"stage\"\nanchor_groups = [2, 2]",
        {"pipeline.cuts=[1,3]"},
-       "x.toml: subspace.anchor_groups = [2, 2]: a cut after block 1 would split a group; cut only between groups"},
+       "x.toml and the command line: subspace.anchor_groups = [2, 2]: a cut after block 1 would split a group; cut "
+       "only between groups"},
       {"[boundary]\nkind = \"dense\"",
        {},
        "x.toml: boundary.kind = \"dense\": needs model.mode = \"dense\", a subspace model's stream is its coordinates"},
       {"[boundary]\nkind = \"subspace\"",
        {"model.mode=dense"},
-       "x.toml: boundary.kind = \"subspace\": needs model.mode = \"subspace\", a dense stream lies in no subspace"},
+       "x.toml and the command line: boundary.kind = \"subspace\": needs model.mode = \"subspace\", a dense stream "
+       "lies in no subspace"},
       {"[model]\ntied_head = true",
        {},
        "x.toml: model.tied_head = true: a tied head cannot be in a subspace model, whose embedding lies in the "
@@ -320,7 +325,8 @@ TEST(ConfigFile, RefusesKeysThatDisagree) {
        "model.positions = \"alibi\" in x.toml:2: needs \"rope\" or \"sinusoidal\""},
       {"[optim]\nkind = \"row_adamw\"",
        {"model.mode=dense"},
-       "x.toml: optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes \"adamw\" or "
+       "x.toml and the command line: optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes "
+       "\"adamw\" or "
        "\"muon\""},
       {"[pipeline]\ncuts = [1, 4]", {}, "x.toml: pipeline.cuts = [1, 4]: sums to 5, needs to sum to model.blocks = 4"},
   });

@@ -231,7 +231,10 @@ TEST(Prepare, TakesATokenizerItIsGiven) {
   second.data.tokenizer = second.folder / "no.model";
   EXPECT_EQ(second.error(), "data.tokenizer: cannot read " + second.data.tokenizer + ": No such file or directory");
   second.data.tokenizer = second.data.corpus;
-  EXPECT_EQ(second.error(), "data.tokenizer: " + second.data.corpus + ": not a complete sentencepiece model");
+  EXPECT_EQ(
+      second.error(),
+      "data.tokenizer: " + second.data.corpus +
+          ": not a complete sentencepiece model: needs a whole .model file, as `thinpipe tokenizer train` writes one");
 }
 
 TEST(Prepare, CutsASmallCorpusFineEnoughToSplit) {
@@ -254,9 +257,13 @@ TEST(Prepare, CutsASmallCorpusFineEnoughToSplit) {
 
 TEST(Prepare, RefusesACorpusWithoutText) {
   EXPECT_EQ(Setting("", "a.txt").error().substr(0, 15), "data.corpus = \"");
-  EXPECT_TRUE(Setting("", "a.txt").error().ends_with("a.txt\" holds no text"));
-  EXPECT_TRUE(Setting("\n\n{\"text\": \"\"}\n").error().ends_with("c.jsonl\" holds no text"));
-  EXPECT_TRUE(Setting("ab", "a.txt").error().ends_with("has 2 bytes of text, too little to set validation text aside"));
+  EXPECT_TRUE(Setting("", "a.txt").error().ends_with("a.txt\" holds no text: give a larger one, or \"kjv\""));
+  EXPECT_TRUE(
+      Setting("\n\n{\"text\": \"\"}\n").error().ends_with("c.jsonl\" holds no text: give a larger one, or \"kjv\""));
+  EXPECT_TRUE(
+      Setting("ab", "a.txt")
+          .error()
+          .ends_with("has 2 bytes of text, too little to set validation text aside: give a larger one, or \"kjv\""));
 }
 
 TEST(Prepare, PassesOnWhatIsWrongWithTheSource) {

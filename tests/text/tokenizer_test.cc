@@ -124,8 +124,10 @@ TEST(Tokenizer, RefusesFilesThatAreNoModel) {
             "cannot read " + (folder / "no.model").string() + ": No such file or directory");
   EXPECT_FALSE(Tokenizer::load(folder.path()).ok());
   test::write_file(folder / "x.model", "In the beginning was the word.\n");
-  EXPECT_EQ(Tokenizer::load(folder / "x.model").error().message,
-            (folder / "x.model").string() + ": not a complete sentencepiece model");
+  EXPECT_EQ(
+      Tokenizer::load(folder / "x.model").error().message,
+      (folder / "x.model").string() +
+          ": not a complete sentencepiece model: needs a whole .model file, as `thinpipe tokenizer train` writes one");
   EXPECT_FALSE(Tokenizer::parse("", "x").ok());
 }
 
