@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/files.h"
 #include "base/sha256.h"
@@ -59,9 +60,11 @@ Result<PreparedEntry> the_only(const std::vector<PreparedEntry>& found, const st
   if (std::all_of(found.begin(), found.end(), [&](const auto& entry) { return entry.id == found.front().id; })) {
     return found.front();
   }
-  std::string ids;
-  for (const auto& entry : found) ids += (ids.empty() ? "" : ", ") + entry.id.substr(0, kShownIds);
-  return Error{fmt::format("'{}' {} {} prepared corpora: give the id of one of {}", what, relation, found.size(), ids)};
+  std::set<std::string> ids;
+  for (const auto& entry : found) ids.insert(entry.id);
+  std::string shown;
+  for (const auto& id : ids) shown += (shown.empty() ? "" : ", ") + id.substr(0, kShownIds);
+  return Error{fmt::format("'{}' {} {} prepared corpora: give the id of one of {}", what, relation, ids.size(), shown)};
 }
 
 // What one pass over a shard finds, against what the manifest says of it.

@@ -48,6 +48,9 @@ TEST(PreparedStore, SaysWhichCorporaAWordCouldMean) {
   // The same corpus copied to another folder is the same corpus.
   fs::copy(one.folder, setting.cache() / "prepared/copy");
   EXPECT_EQ(found(one.id, setting), one.id);
+  EXPECT_EQ(found(setting.data.corpus, setting),
+            fmt::format("'{}' is the source of 2 prepared corpora: give the id of one of {}", setting.data.corpus,
+                        ids(one.id, other.id)));
 }
 
 TEST(PreparedStore, ABeginningOfTwoIdsIsNotEnough) {
