@@ -69,7 +69,7 @@ void refuse_empty_values(CLI::App& app) {
       return value.empty() ? std::string("is empty: give a value, or leave it out") : std::string();
     });
   }
-  for (auto* command : app.get_subcommands([](const CLI::App*) { return true; })) refuse_empty_values(*command);
+  for (auto* command : app.get_subcommands([](CLI::App*) { return true; })) refuse_empty_values(*command);
 }
 
 // std::bad_alloc, or what libtorch throws in its place.

@@ -101,8 +101,9 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailureSaidInOneLine) {
   const Program program;
   write_file(program / "corpus.txt", test::english(800, 1));
   // Short ones are lost at the end, long ones on the way.
-  std::vector<test::Arguments> commands{{"data", "list", "--json"}, {"completion", "bash"}, {"man"}, {"--help"}};
-  commands.insert(commands.end(), {{"--help-all"}, {"--version"}, {"train", "--help"}});
+  std::vector<test::Arguments> commands{
+      {"data", "list", "--json"}, {"completion", "bash"}, {"man"}, {"--help"}, {"--help-all"}, {"--version"},
+      {"train", "--help"}};
   if (test::kTokenises) {
     ASSERT_EQ(program.run({"tokenizer", "train", "corpus.txt", "--vocab", "300", "--out", "m.model"}).exit_code, 0);
     commands.push_back({"tokenizer", "encode", "m.model", "In the beginning"});
@@ -118,7 +119,8 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailureSaidInOneLine) {
 
 TEST(CommandLine, AComplaintThatNobodyCanReadChangesNoExitCode) {
   const Program program;
-  for (const test::Arguments& command : {test::Arguments{"dance"}, {"train", "no.toml"}, {"train", "--verbose"}}) {
+  const std::vector<test::Arguments> commands{{"dance"}, {"train", "no.toml"}, {"train", "--verbose"}};
+  for (const auto& command : commands) {
     EXPECT_EQ(run_redirected(program, command, "2> /dev/full").exit_code, 2);
     EXPECT_EQ(run_redirected(program, command, "> /dev/full 2>&1").exit_code, 2);
   }

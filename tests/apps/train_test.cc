@@ -173,7 +173,8 @@ TEST_F(Train, AnEndThatIsNotFiniteIsAFailureAndKeepsTheRun) {
 
 TEST_F(Train, ADiskTooSmallForTheFirstStepLeavesTheFolderFree) {
   // Room for the config alone; for the tokenizer too, and not for a line of metrics.
-  for (const auto& [bytes, lacking] : {std::pair<size_t, std::string>{4096, "tokenizer.model"}, {12288, "metrics"}}) {
+  const std::vector<std::pair<size_t, std::string>> disks{{4096, "tokenizer.model"}, {12288, "metrics.jsonl"}};
+  for (const auto& [bytes, lacking] : disks) {
     SCOPED_TRACE(bytes);
     const test::SmallDisk disk(bytes);
     if (!disk.mounted()) GTEST_SKIP() << disk.why_not();

@@ -19,9 +19,9 @@ using Window = std::vector<int64_t>;
 constexpr int64_t kTokensInValidation = 50;
 
 // Every token of both splits is another, so that a window tells by its tokens where it was read.
-class Corpus {
+class NumberedCorpus {
  public:
-  explicit Corpus(int64_t train_tokens) : train_tokens_(train_tokens) {
+  explicit NumberedCorpus(int64_t train_tokens) : train_tokens_(train_tokens) {
     corpus_.folder = folder_.path();
     corpus_.vocab = train_tokens + kTokensInValidation;
     corpus_.train = write("train.bin", 0, train_tokens);
@@ -79,7 +79,7 @@ std::vector<Window> trained_on(BatchSource& source, const TrainConfig& train, in
 
 std::vector<Window> all_windows(int64_t first, int64_t count, int64_t seq_len) {
   std::vector<Window> windows;
-  for (int64_t w = 0; w < count; ++w) windows.push_back(Corpus::window(first, w, seq_len));
+  for (int64_t w = 0; w < count; ++w) windows.push_back(NumberedCorpus::window(first, w, seq_len));
   return windows;
 }
 
@@ -100,7 +100,7 @@ TrainConfig portions(int64_t seq_len) {
 TEST(BatchSource, TrainsOnEveryWindowOncePerEpochAndOnNoneOfTheValidation) {
   constexpr int64_t kWindows = 60;  // ten steps
   const auto train = portions(8);
-  const Corpus corpus(kWindows * train.seq_len + 1 + 4);  // and a rest too short for a window
+  const NumberedCorpus corpus(kWindows * train.seq_len + 1 + 4);  // and a rest too short for a window
   BatchSource source(corpus.prepared(), train);
   const auto windows = trained_on(source, train, 20);
   const auto middle = windows.begin() + kWindows;
@@ -115,18 +115,18 @@ TEST(BatchSource, TrainsOnEveryWindowOncePerEpochAndOnNoneOfTheValidation) {
 TEST(BatchSource, AnEpochMayEndWithinAMicrobatch) {
   constexpr int64_t kWindows = 7;
   const auto train = portions(5);
-  const Corpus corpus(kWindows * train.seq_len + 1);
+  const NumberedCorpus corpus(kWindows * train.seq_len + 1);
   BatchSource source(corpus.prepared(), train);
   const auto windows = trained_on(source, train, 7);  // 42 samples: six epochs
-  for (size_t epoch = 0; epoch < 6; ++epoch) {
-    const auto begin = windows.begin() + static_cast<ptrdiff_t>(epoch * kWindows);
+  for (int64_t epoch = 0; epoch < 6; ++epoch) {
+    const auto begin = windows.begin() + epoch * kWindows;
     EXPECT_EQ(sorted({begin, begin + kWindows}), all_windows(0, kWindows, train.seq_len)) << "epoch " << epoch;
   }
 }
 
 TEST(BatchSource, TheSameNumbersGiveTheSameBatchInAnyOrder) {
   const auto train = portions(8);
-  const Corpus corpus(60 * train.seq_len + 1);
+  const NumberedCorpus corpus(60 * train.seq_len + 1);
   BatchSource one(corpus.prepared(), train), other(corpus.prepared(), train);
   const auto in_order = trained_on(one, train, 3);
   for (int64_t number = 5; number >= 0; --number) {
@@ -137,7 +137,7 @@ TEST(BatchSource, TheSameNumbersGiveTheSameBatchInAnyOrder) {
 
 TEST(BatchSource, ValidatesOnTheWindowsOfItsSplitInOrder) {
   const auto train = portions(8);
-  const Corpus corpus(60 * train.seq_len + 1);
+  const NumberedCorpus corpus(60 * train.seq_len + 1);
   BatchSource source(corpus.prepared(), train);
   ASSERT_EQ(source.validation_windows(), (kTokensInValidation - 1) / train.seq_len);
   const auto expected = all_windows(corpus.first_of_validation(), source.validation_windows(), train.seq_len);
