@@ -1,0 +1,123 @@
+// What `thinpipe export --format gguf` writes: the types asked for, under the run's name, and a file that the real
+// llama.cpp opens and finds as good as `thinpipe eval` does.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "apps/models.h"
+#include "base/files.h"
+#include "export/gguf_file.h"
+#include "export/llama_cpp.h"
+
+namespace thinpipe {
+namespace {
+
+using test::Arguments;
+using test::GgufFile;
+using test::Json;
+using test::LlamaCpp;
+
+// The format's own numbers: general.file_type, and of a matrix.
+struct TypeNumbers {
+  std::string option;
+  uint32_t file_type;
+  uint32_t tensor_type;
+};
+
+class Exports : public test::TrainedModels {
+ protected:
+  // Widths that q8_0 has blocks for.
+  void train_wide(const std::string& run) { train({"model.mlp_width=96"}, run); }
+
+  void expect_types(const GgufFile& file, const TypeNumbers& expected, const std::string& name) {
+    EXPECT_EQ(file.values.at("general.name"), name);
+    EXPECT_EQ(file.values.at("general.file_type"), expected.file_type);
+    EXPECT_EQ(file.values.contains("general.quantization_version"), expected.option == "q8_0");
+    EXPECT_EQ(file.tensors.size(), 2U * 9 + 3);  // two blocks of nine tensors; embedding, norm, head
+    for (const auto& [tensor_name, tensor] : file.tensors) {
+      EXPECT_EQ(tensor.type, tensor.lengths.size() == 1 ? 0 : expected.tensor_type) << tensor_name;
+    }
+  }
+};
+
+TEST_F(Exports, AGgufFileHasTheTypeThatWasAskedForAndTheRunsName) {
+  train_wide("brook");
+  const std::vector<TypeNumbers> types{{"f32", 0, 0}, {"f16", 1, 1}, {"bf16", 32, 30}, {"q8_0", 7, 8}};
+  for (const auto& type : types) {
+    SCOPED_TRACE(type.option);
+    const auto out = type.option + ".gguf";
+    const auto outcome = program_.run({"export", "brook", "--format", "gguf", "--type", type.option, "--out", out});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("as GGUF, " + type.option), std::string::npos) << outcome.out;
+    expect_types(GgufFile(read_file(program_ / out).take()), type, "brook");
+  }
+}
+
+TEST_F(Exports, WithoutOptionsAGgufFileIsF16AndNamedAfterTheRun) {
+  train_wide("brook");
+  must({"export", "brook", "--format", "gguf"});
+  expect_types(GgufFile(read_file(program_ / "brook.gguf").take()), {"f16", 1, 1}, "brook");
+}
+
+TEST_F(Exports, FoldersAboveWhatIsWrittenAreMade) {
+  train_wide("brook");
+  must({"export", "brook", "--format", "gguf", "--out", "for/others/m.gguf"});
+  must({"export", "brook", "--format", "hf", "--out", "for/more/hf"});
+  EXPECT_TRUE(std::filesystem::exists(program_ / "for/others/m.gguf"));
+  EXPECT_TRUE(std::filesystem::exists(program_ / "for/more/hf/config.json"));
+}
+
+class ExportsInLlamaCpp : public Exports {
+ protected:
+  void SetUp() override {
+    Exports::SetUp();
+    if (!IsSkipped()) test::require_llama_cpp();
+  }
+
+  Json ask(const std::string& gguf, const Json& tasks) {
+    auto answer = LlamaCpp::get().run(program_ / gguf, tasks);
+    if (answer.contains("error")) throw UserError(answer["error"].get<std::string>());
+    return answer;
+  }
+};
+
+TEST_F(ExportsInLlamaCpp, TheFileContinuesAPromptAsTheRunDoes) {
+  train_wide("brook");
+  must({"export", "brook", "--format", "gguf", "--type", "f32", "--out", "m.gguf"});
+  const auto opened = ask("m.gguf", {{"tokenize", {"The stream"}}});
+  Json prompt = opened.at("tokens").at(0);
+  prompt.insert(prompt.begin(), opened.at("bos"));
+  const auto generated = ask("m.gguf", {{"generate", {{{"prompt", prompt}, {"tokens", 12}}}}, {"detokenize", true}});
+  const auto ours = generate({"brook", "--prompt", "The stream", "--temperature", "0", "--max-tokens", "12"});
+  EXPECT_EQ(generated.at("texts").at(0), ours.at("text"));
+}
+
+TEST_F(ExportsInLlamaCpp, TheFileHasThePerplexityThatEvalPrints) {
+  train_wide("brook");
+  must({"export", "brook", "--format", "gguf", "--type", "f32", "--out", "m.gguf"});
+  const auto found = eval({"brook", "--text", "text.txt"});
+  const auto text = read_file(program_ / "text.txt").take();
+  const auto opened = ask("m.gguf", {{"tokenize", {text}}});
+  auto tokens = opened.at("tokens").at(0).get<std::vector<int32_t>>();
+  tokens.insert(tokens.begin(), opened.at("bos").get<int32_t>());
+  ASSERT_EQ(found.at("tokens"), tokens.size() - 1);
+  // The same windows: a window's last token is the next one's first.
+  const auto length = found.at("seq_len").get<size_t>();
+  std::vector<std::vector<int32_t>> windows;
+  for (size_t first = 0; first + 1 < tokens.size(); first += length) {
+    const auto end = std::min(tokens.size(), first + length + 1);
+    windows.emplace_back(tokens.begin() + static_cast<std::ptrdiff_t>(first),
+                         tokens.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+  double nats = 0;
+  const auto answer = ask("m.gguf", {{"sequences", windows}});
+  for (const auto& window : answer.at("sequences")) {
+    for (const auto& position : window) nats -= position.at("next").is_null() ? 0 : position.at("next").get<double>();
+  }
+  const double ours = found.at("perplexity"), theirs = std::exp(nats / static_cast<double>(tokens.size() - 1));
+  fmt::print("perplexity {:.4f}, llama.cpp's {:.4f}, over {} tokens\n", ours, theirs, tokens.size() - 1);
+  EXPECT_NEAR(theirs / ours, 1, 0.005);
+}
+
+}  // namespace
+}  // namespace thinpipe
