@@ -14,8 +14,8 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD, how a byte
 
 }  // namespace
 
-Generator::Generator(const Stage& stage, const ModelConfig& config, int64_t context)
-    : stage_(stage), context_(context), cache_(config, context, stage.options()) {
+Generator::Generator(const Stage& stage, const ModelConfig& config, int64_t context, std::optional<int64_t> pieces)
+    : stage_(stage), context_(context), pieces_(pieces), cache_(config, context, stage.options()) {
   TP_CHECK(context >= 2, "a context of {} token(s) has no room for one to come", context);
 }
 
@@ -31,6 +31,7 @@ void Generator::read(std::span<const int32_t> tokens) {
 void Generator::extend(std::span<const int32_t> tokens) {
   const auto x = stage_.extend(ids_tensor(tokens, stage_.options()), cache_);
   logits_ = floats_of(stage_.logits(x.narrow(0, x.size(0) - 1, 1)));
+  if (pieces_) logits_.resize(std::min(logits_.size(), static_cast<size_t>(*pieces_)));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
 }
 
@@ -58,7 +59,22 @@ void Generator::reset() {
 
 TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> before)
     : tokenizer_(tokenizer), ids_(before.begin(), before.end()) {
+  find_stand_in();
   take(/*all=*/true);
+}
+
+// A token with a text of its own. Decoding is the same behind it as behind any text that ends with a whole character:
+// only at the very beginning is a space dropped, and only bytes that are not yet a character depend on those before.
+void TextStream::find_stand_in() {
+  // Such models change or drop text by what comes later.
+  if (tokenizer_.facts().has_denormalizer_rules || tokenizer_.facts().whitespace_as_suffix) return;
+  for (int32_t id = 0; id < tokenizer_.vocab() && !stand_in_; ++id) {
+    if (tokenizer_.piece(id).type != PieceType::kNormal && tokenizer_.piece(id).type != PieceType::kByte) continue;
+    const auto text = tokenizer_.decode(std::span(&id, 1));
+    if (!text || text.value().empty() || text.value().ends_with(kReplacement)) continue;
+    stand_in_ = id;
+    stand_in_bytes_ = text.value().size();
+  }
 }
 
 std::string TextStream::add(int32_t token) {
@@ -70,15 +86,23 @@ std::string TextStream::finish() { return take(/*all=*/true); }
 
 std::string TextStream::take(bool all) {
   const std::string text = tokenizer_.decode(ids_).take();
-  size_t end = text.size();
+  size_t end = text.size(), held = 0;
   // The bytes of one character read as at most three replacements before its last one is there.
-  for (int held = 0; !all && held < 3 && end >= given_ + kReplacement.size(); ++held) {
+  for (; !all && held < 3 && end >= given_ + kReplacement.size(); ++held) {
     if (std::string_view(text).substr(end - kReplacement.size(), kReplacement.size()) != kReplacement) break;
     end -= kReplacement.size();
   }
-  if (end <= given_) return {};
-  auto fresh = text.substr(given_, end - given_);
-  given_ = end;
+  auto fresh = end > given_ ? text.substr(given_, end - given_) : std::string();
+  given_ = std::max(given_, end);
+  const auto kept = std::span(ids_).last(std::min(held, ids_.size()));
+  const bool bytes =
+      std::all_of(kept.begin(), kept.end(), [&](int32_t id) { return tokenizer_.piece(id).type == PieceType::kByte; });
+  if (stand_in_ && !text.empty() && bytes) {
+    std::vector<int32_t> shorter{*stand_in_};
+    shorter.insert(shorter.end(), kept.begin(), kept.end());
+    ids_ = std::move(shorter);
+    given_ = stand_in_bytes_;
+  }
   return fresh;
 }
 

@@ -80,6 +80,19 @@ TEST(Generator, ForgetsWhenReset) {
   EXPECT_EQ(generator.next(picker).value(), naive_next(*stage, some_tokens(4)));
 }
 
+TEST(Generator, ChoosesOnlyIdsThatHaveAPiece) {
+  const auto config = small_dense();
+  const auto stage = make_model(config);
+  Generator all(*stage, config.model, 16);
+  all.read(some_tokens(4));
+  TokenPicker picker({.temperature = 0});
+  const int32_t best = all.next(picker).value();
+  ASSERT_GT(best, 0);
+  Generator fewer(*stage, config.model, 16, best);
+  fewer.read(some_tokens(4));
+  for (int i = 0; i < 20; ++i) EXPECT_LT(fewer.next(picker).value(), best);
+}
+
 TEST(TextStream, GivesTheTextInPiecesThatAreWholeCharacters) {
   const auto tokenizer = small_tokenizer();
   for (const std::string text : {"the stream flows", "é è 水 🌊 a", "line\n\n  two", "🌊"}) {
@@ -104,6 +117,66 @@ TEST(TextStream, WhatStandsBeforeIsNotGivenAndKeepsItsSpace) {
     std::string text = tokenizer.decode(std::span(ids).first(cut)).value();
     for (size_t i = cut; i < ids.size(); ++i) text += stream.add(ids[i]);
     EXPECT_EQ(text + stream.finish(), "the stream flows in a bed");
+  }
+}
+
+// A tokenizer like the small one, whose normaliser (field 3 of the model) is told something else: the last word counts.
+Tokenizer small_tokenizer_with(const std::string& normalizer_field) {
+  return Tokenizer::parse(small_tokenizer().model() + normalizer_field, "the test's other tokenizer").take();
+}
+
+// Whatever comes: pieces with and without a space, lone spaces, control tokens, bytes that make characters, parts of
+// them or nothing.
+std::vector<int32_t> random_ids(const Tokenizer& tokenizer, uint64_t stream) {
+  const CounterRng rng(17, stream);
+  const auto characters = tokenizer.encode("\u00e9\u6c34\U0001F30A");
+  const auto spaces = tokenizer.encode("   ");
+  std::vector<int32_t> ids;
+  for (uint64_t i = 0; ids.size() < 60; i += 2) {
+    switch (rng.below(6, i)) {
+      case 0:
+        ids.push_back(static_cast<int32_t>(rng.below(kSmallVocab, i + 1)));
+        break;
+      case 1:
+        ids.push_back(3 + static_cast<int32_t>(rng.below(256, i + 1)));
+        break;
+      case 2:
+        ids.push_back(259 + static_cast<int32_t>(rng.below(kSmallVocab - 259, i + 1)));
+        break;
+      case 3:
+        ids.push_back(spaces[rng.below(spaces.size(), i + 1)]);
+        break;
+      default: {
+        const auto first = rng.below(characters.size(), i + 1);
+        const auto part =
+            std::span(characters).subspan(first, std::min<size_t>(1 + first % 4, characters.size() - first));
+        ids.insert(ids.end(), part.begin(), part.end());
+      }
+    }
+  }
+  return ids;
+}
+
+TEST(TextStream, TogetherItsPiecesAreTheTextOfAllTokens) {
+  // As it is; without a space before the text; with repeated spaces removed.
+  for (const std::string field :
+       {std::string(), std::string("\x1a\x02\x18\x00", 4), std::string("\x1a\x02\x20\x01", 4)}) {
+    const auto tokenizer = small_tokenizer_with(field);
+    for (uint64_t stream = 0; stream < 300; ++stream) {
+      std::vector<int32_t> all{tokenizer.bos()};
+      if (stream % 3 == 1) all.push_back(tokenizer.eos());
+      if (stream % 3 == 2) {
+        const auto prompt = tokenizer.encode("the stream \u6c34");
+        all.insert(all.end(), prompt.begin(), prompt.end());
+      }
+      std::string together = tokenizer.decode(all).value();
+      TextStream text(tokenizer, all);
+      for (const int32_t id : random_ids(tokenizer, stream)) {
+        all.push_back(id);
+        together += text.add(id);
+      }
+      ASSERT_EQ(together + text.finish(), tokenizer.decode(all).value()) << "stream " << stream;
+    }
   }
 }
 
