@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -37,9 +38,31 @@ struct Generated {
   std::string text;
   int64_t tokens = 0;
   double seconds = 0;
-  bool ended = false;  // by the model's end-of-text token
+  bool ended = false;    // by the model's end-of-text token
+  bool stopped = false;  // by the person, with ctrl-C
 
   double tokens_per_s() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+};
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// While it lives, a first ctrl-C only sets `interrupted`; a second one ends the program, as one before and after does.
+class Interruptible {
+ public:
+  Interruptible() {
+    interrupted = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) { interrupted = 1; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGINT, &action, &before_);
+  }
+  ~Interruptible() { ::sigaction(SIGINT, &before_, nullptr); }
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+
+ private:
+  struct sigaction before_ {};
 };
 
 void check_text(const std::string& text, std::string_view name) {
@@ -48,7 +71,7 @@ void check_text(const std::string& text, std::string_view name) {
   }
 }
 
-// Continues what the generator has read, printing the text as it comes.
+// Continues what the generator has read, printing the text as it comes, until it is `interrupted`.
 Generated continue_text(Generator& generator, TokenPicker& picker, const Tokenizer& tokenizer, int64_t max_tokens,
                         bool print) {
   const SystemClock clock;
@@ -62,11 +85,12 @@ Generated continue_text(Generator& generator, TokenPicker& picker, const Tokeniz
       std::fflush(stdout);
     }
   };
-  while (result.tokens < max_tokens && !result.ended) {
+  while (result.tokens < max_tokens && !result.ended && !result.stopped) {
     const int32_t token = generator.next(picker).take();
     ++result.tokens;
     result.ended = token == tokenizer.eos() || token == tokenizer.bos();  // a new document begins: this one is over
     if (!result.ended) give(stream.add(token));
+    result.stopped = interrupted != 0;
   }
   give(stream.finish());
   result.seconds = std::chrono::duration<double>(clock.now() - start).count();
@@ -76,7 +100,9 @@ Generated continue_text(Generator& generator, TokenPicker& picker, const Tokeniz
 // Statistics are not part of the text: they go where it does not.
 void say_speed(const Generated& result) {
   fmt::print(stderr, "[{} tokens, {:.1f} tokens/s{}]\n", result.tokens, result.tokens_per_s(),
-             result.ended ? ", the text is complete" : "");
+             result.ended     ? ", the text is complete"
+             : result.stopped ? ", interrupted; ctrl-C once more ends the program"
+                              : "");
 }
 
 std::vector<int32_t> with_begin(const Tokenizer& tokenizer, const std::string& text) {
@@ -96,10 +122,16 @@ void generate_once(const GenerateOptions& options, const ModelFiles& files, cons
                    const std::string& prompt) {
   check_text(prompt, "the prompt");
   TokenPicker picker(options.pick);
-  const auto tokens = with_begin(files.tokenizer, prompt);
+  auto tokens = with_begin(files.tokenizer, prompt);
+  const auto prompt_tokens = static_cast<int64_t>(tokens.size());
+  if (prompt_tokens > files.context()) {
+    tokens = newest_part(std::move(tokens), files.context());
+    fmt::print(stderr, "the prompt has {} tokens and the model looks back {}: its last {} are read\n", prompt_tokens,
+               files.context(), tokens.size() - 1);
+  }
   // Some models look back a hundred thousand tokens; the cache is made for what is needed.
   const auto needed = static_cast<int64_t>(tokens.size()) + options.max_tokens;
-  Generator generator(stage, files.config.model, std::min(files.context(), needed));
+  Generator generator(stage, files.config.model, std::min(files.context(), needed), files.tokenizer.vocab());
   generator.read(tokens);
   if (!options.json) {
     fmt::print("{}", prompt);
@@ -113,7 +145,7 @@ void generate_once(const GenerateOptions& options, const ModelFiles& files, cons
   }
   const nlohmann::ordered_json object = {{"prompt", prompt},
                                          {"text", result.text},
-                                         {"prompt_tokens", tokens.size()},
+                                         {"prompt_tokens", prompt_tokens},
                                          {"tokens", result.tokens},
                                          {"tokens_per_s", result.tokens_per_s()},
                                          {"ended", result.ended}};
@@ -122,7 +154,9 @@ void generate_once(const GenerateOptions& options, const ModelFiles& files, cons
 
 // What was said stays in the context: a line is read after all that came before it.
 void prompt_loop(const GenerateOptions& options, const ModelFiles& files, Generator& generator) {
-  fmt::print(stderr, "{}. Type the beginning of a text; /reset forgets what was said, /quit (or ctrl-D) ends.\n",
+  fmt::print(stderr,
+             "{}. Type the beginning of a text; /reset forgets what was said, /quit (or ctrl-D) ends.\n"
+             "ctrl-C ends an answer.\n",
              files.title);
   TokenPicker picker(options.pick);
   std::string said, line;
@@ -144,6 +178,7 @@ void prompt_loop(const GenerateOptions& options, const ModelFiles& files, Genera
     }
     // Tokenised anew as one text: a line by itself would begin with the space that sentencepiece puts in front.
     said += (said.empty() ? "" : "\n") + line;
+    const Interruptible answer;
     generator.reset();
     generator.read(newest_part(with_begin(files.tokenizer, said), std::min(files.context(), kLoopContext)));
     fmt::print("{}", line);
@@ -161,6 +196,9 @@ void generate(const GenerateOptions& options) {
   if (options.max_tokens < 1) throw UserError(fmt::format("--max-tokens {}: needs 1 or more", options.max_tokens));
   if (options.interactive && options.has_prompt) throw UserError("--interactive asks for prompts: leave out --prompt");
   const bool loop = options.interactive || (!options.has_prompt && ::isatty(STDIN_FILENO) == 1);
+  if (loop && options.json) {
+    throw UserError("--json: is for a single text; give its --prompt (a prompt loop prints text as it comes)");
+  }
   const auto files = open_model(options.model);
   if (files.context() < 2) {
     throw UserError(
@@ -168,7 +206,7 @@ void generate(const GenerateOptions& options) {
   }
   const auto stage = load_model(files, options.model.device);
   if (loop) {
-    Generator generator(*stage, files.config.model, std::min(files.context(), kLoopContext));
+    Generator generator(*stage, files.config.model, std::min(files.context(), kLoopContext), files.tokenizer.vocab());
     return prompt_loop(options, files, generator);
   }
   const auto prompt =
