@@ -1,11 +1,17 @@
 #include "model_argument.h"
 
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <optional>
 
+#include "base/check.h"
 #include "base/error.h"
+#include "config/keys.h"
 #include "run_folders.h"
 
 namespace thinpipe {
@@ -22,6 +28,17 @@ std::optional<int64_t> parse_step(const std::string& text) {
   return step;
 }
 
+// The rule of train.device, under the option's name.
+void check_device(const std::string& device) {
+  const auto& keys = config_keys();
+  const auto key = std::find_if(keys.begin(), keys.end(), [](const Key& one) { return one.full() == "train.device"; });
+  TP_CHECK(key != keys.end(), "there is no train.device");
+  if (!key->accepts(device)) throw UserError(fmt::format("--device {}: needs {}", device, key->needs));
+  if (device != "cpu" && !at::hasCUDA()) {
+    throw UserError(fmt::format("--device {}: this build of libtorch has no CUDA; use \"cpu\"", device));
+  }
+}
+
 }  // namespace
 
 void add_model_argument(CLI::App& command, ModelArgument& argument, bool computes) {
@@ -32,6 +49,7 @@ void add_model_argument(CLI::App& command, ModelArgument& argument, bool compute
 }
 
 ModelFiles open_model(const ModelArgument& argument) {
+  check_device(argument.device);
   const auto step = parse_step(argument.step);
   const fs::path path = argument.where;
   std::error_code ignored;

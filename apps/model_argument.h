@@ -21,7 +21,7 @@ struct ModelArgument {
 // Adds the argument MODEL and --step, and --device where the model is to be computed with.
 void add_model_argument(CLI::App& command, ModelArgument& argument, bool computes);
 
-// Throws UserError when there is no model there.
+// Throws UserError when there is no model there, or no such device.
 ModelFiles open_model(const ModelArgument& argument);
 
 }  // namespace thinpipe
