@@ -18,12 +18,15 @@ namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr uint64_t kSmallestShard = 1'000'000;  // bytes; smaller ones would be a file per tensor
+
 struct ExportOptions {
   ModelArgument model;
   std::string format;
   std::string out;
   std::string type;
   std::string max_shard = "5GB";
+  bool has_max_shard = false;
 };
 
 // The name a model goes by outside: its run's, or its folder's.
@@ -40,6 +43,9 @@ void export_hf(const ModelFiles& files, const ExportOptions& options) {
   hf.dtype = type == "f32" ? Dtype::kF32 : type == "f16" ? Dtype::kF16 : Dtype::kBf16;
   const auto max_shard = parse_size(options.max_shard);
   if (!max_shard) throw UserError("--max-shard: " + max_shard.error().message);
+  if (max_shard.value() < kSmallestShard) {
+    throw UserError(fmt::format("--max-shard {}: needs 1MB or more", options.max_shard));
+  }
   hf.max_shard_bytes = max_shard.value();
   const fs::path out = options.out.empty() ? name_of(files, options) + "-hf" : options.out;
   write_hf_folder(out, plain_shape(files.config), files.tokenizer, plain_values(files), hf).take();
@@ -60,6 +66,9 @@ void export_gguf(const ModelFiles& files, const ExportOptions& options) {
 }
 
 void export_model(const ExportOptions& options) {
+  if (options.format == "gguf" && options.has_max_shard) {
+    throw UserError("--max-shard: is for --format hf; a GGUF file is always one file");
+  }
   const auto files = open_model(options.model);
   options.format == "hf" ? export_hf(files, options) : export_gguf(files, options);
 }
@@ -76,14 +85,18 @@ void add_export_command(CLI::App& app) {
   command->add_option("--out", options->out, "folder or file to make; none: named after the run, here");
   command->add_option("--type", options->type, "f32, f16, bf16, and for gguf q8_0; none: hf f32, gguf f16")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0"}));
-  command->add_option("--max-shard", options->max_shard, "hf: above this size the weights are several files")
-      ->capture_default_str();
+  auto* max_shard =
+      command->add_option("--max-shard", options->max_shard, "hf: above this size the weights are several files")
+          ->capture_default_str();
   command->footer(
       "Examples:\n  thinpipe export --format gguf                    the newest run, for llama.cpp\n"
       "  thinpipe export my-run --format gguf --type q8_0 --out my-model.gguf\n"
-      "  thinpipe export my-run --step 40 --format hf --out my-model-hf\n"
+      "  thinpipe export my-run --step 100 --format hf --out my-model-hf\n"
       "A subspace model becomes a plain LLaMA that computes the same; docs/export.md says which models cannot.");
-  command->callback([options] { export_model(*options); });
+  command->callback([options, max_shard] {
+    options->has_max_shard = max_shard->count() > 0;
+    export_model(*options);
+  });
 }
 
 }  // namespace thinpipe

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/files.h"
 #include "export/gguf.h"
 #include "export/hf_config.h"
 #include "export/json_fields.h"
@@ -180,6 +181,9 @@ Status write_gguf(const std::filesystem::path& path, const LlamaShape& shape, co
         fmt::format("the tokenizer has {} pieces, but the model only {} tokens", tokenizer.vocab(), shape.vocab)};
   }
   if (auto status = check_gguf_tokenizer(tokenizer); !status) return status;
+
+  if (path.empty()) return Error{"an empty path names no file"};
+  if (auto status = make_directories(std::filesystem::absolute(path).parent_path()); !status) return status;
 
   const auto tensors = llama_tensors(shape);
   std::vector<GgufTensor> stored;

@@ -23,9 +23,10 @@ struct GgufOptions {
 // Why llama.cpp would give other ids than sentencepiece for some text; ok when it gives the same.
 Status check_gguf_tokenizer(const Tokenizer& tokenizer);
 
-// The file appears whole or not at all; one of that name is replaced. `values` is called once per tensor; its first
-// error, or a value that the type cannot hold, ends the writing. A tokenizer that check_gguf_tokenizer() refuses is
-// refused here. It may have fewer pieces than the model has tokens: the others are unused.
+// The file appears whole or not at all; one of that name is replaced, and folders above it are made. `values` is called
+// once per tensor; its first error, or a value that the type cannot hold, ends the writing. A tokenizer that
+// check_gguf_tokenizer() refuses is refused here. It may have fewer pieces than the model has tokens: the others are
+// unused.
 Status write_gguf(const std::filesystem::path& path, const LlamaShape& shape, const Tokenizer& tokenizer,
                   const LlamaValues& values, const GgufOptions& options = {});
 
