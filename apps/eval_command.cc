@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -38,8 +39,11 @@ struct Measured {
   double text_bytes;
 };
 
+// Called for every window, but tokens are predicted in batches of them: most calls have nothing new to say.
 void show(bool live, const Evaluation& so_far) {
-  if (!live || so_far.predicted == 0) return;
+  static int64_t shown = 0;  // tokens; a process evaluates once
+  if (!live || so_far.predicted == shown) return;
+  shown = so_far.predicted;
   fmt::print("\r\033[K{} tokens, loss {:.4f}", so_far.predicted, so_far.loss());
   std::fflush(stdout);
 }
@@ -72,8 +76,25 @@ Measured of_validation_split(const ModelFiles& files, const Stage& stage, int64_
           share * static_cast<double>(split.text_bytes)};
 }
 
+// What Corpus::open() would say of data.corpus, which nobody gave here.
+void check_there(const std::string& source) {
+  std::error_code code;
+  if (source == "kjv" || std::filesystem::is_regular_file(source, code)) return;
+  if (!std::filesystem::is_directory(source, code)) {
+    throw UserError(fmt::format(
+        "--text {}: {}; give a text or .jsonl file, or a folder of them", source,
+        std::filesystem::exists(source, code) ? "is neither a file nor a folder" : "no such file or folder"));
+  }
+  const auto first = std::filesystem::directory_iterator(source, code);
+  if (code) throw UserError(fmt::format("--text {}: cannot read the folder: {}", source, code.message()));
+  if (first == std::filesystem::directory_iterator()) {
+    throw UserError(fmt::format("--text {}: the folder holds no files", source));
+  }
+}
+
 // Each document begins with the begin-of-text token, as in training.
 Measured of_text(const ModelFiles& files, const Stage& stage, const std::string& source, int64_t length, bool live) {
+  check_there(source);
   const auto corpus = Corpus::open(source);
   auto reader = corpus.read();
   Evaluator evaluator(stage, length);
@@ -136,7 +157,7 @@ void add_eval_command(CLI::App& app) {
   command->add_flag("--json", options->json, "one JSON object on the last line");
   command->footer(
       "Examples:\n  thinpipe eval                           the newest run, on its own validation split\n"
-      "  thinpipe eval my-run --step 40          an earlier checkpoint of a run\n"
+      "  thinpipe eval my-run --step 100         an earlier checkpoint of a run\n"
       "  thinpipe eval my-run --text book.txt    on a text of yours\n"
       "  thinpipe eval ./llama-hf --text book.txt\n"
       "A token's loss is in nats; bits per byte compare models with different tokenizers.");
