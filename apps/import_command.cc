@@ -24,6 +24,8 @@ namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr int64_t kLongestContext = 1024;  // unless asked for: training on more takes memory that few have
+
 struct ImportOptions {
   std::string folder;
   std::string mode = "dense";
@@ -56,7 +58,7 @@ RunConfig config_for(const ImportOptions& options, const ModelFiles& files, cons
       fmt::format("model.norm_eps={}", model.norm_eps),
       fmt::format("data.vocab={}", files.vocab()),
       fmt::format("data.tokenizer={}", tokenizer.string()),
-      fmt::format("train.seq_len={}", std::min<int64_t>(files.context(), 1024)),
+      fmt::format("train.seq_len={}", std::min(files.context(), kLongestContext)),
       fmt::format("pipeline.stages={}", std::min<int64_t>(model.blocks, RunConfig{}.pipeline.stages)),
   };
   const auto config = parse_config("", "the command line", options.overrides, defaults);
@@ -80,8 +82,18 @@ RunConfig config_for(const ImportOptions& options, const ModelFiles& files, cons
   return config;
 }
 
+// A run trains every token it has, and its tokenizer is the whole vocabulary.
+void check_vocabulary(const ModelFiles& files, const std::string& folder) {
+  if (files.tokenizer.vocab() == files.vocab()) return;
+  throw UserError(
+      fmt::format("{}: config.json has vocab_size {}, but tokenizer.model has {} pieces; in a run they need to agree "
+                  "(eval, generate and export take the folder as it is)",
+                  folder, files.vocab(), files.tokenizer.vocab()));
+}
+
 void import_model(const ImportOptions& options) {
   const auto files = open_hf_folder(options.folder);
+  check_vocabulary(files, options.folder);
   const auto shape = plain_shape(files.config);
   const auto config = config_for(options, files, place_of(files.tokenizer));
   keep(files.tokenizer);
@@ -98,8 +110,13 @@ void import_model(const ImportOptions& options) {
     for (const auto& output : imported.outputs) {
       fmt::print("  {}: {:.2f} % of its energy lies in the subspace\n", output.name, 100 * output.kept);
     }
+    // At full rank rounding may leave a little less than nothing.
     fmt::print("energy lost: {:.4f} % of the output projections', with {} of {} directions\n",
-               100 * imported.energy_lost, config.model.subspace.rank, config.model.d);
+               100 * std::max(0.0, imported.energy_lost), config.model.subspace.rank, config.model.d);
+  }
+  if (config.train.seq_len < files.context()) {
+    fmt::print("context: {} of the {} tokens the model could look back; --set train.seq_len=N takes another number\n",
+               config.train.seq_len, files.context());
   }
   fmt::print("run: {} ({} parameters, {}, nothing trained yet)\nto train it on: thinpipe train --resume {}\n",
              run.string(), parameters, options.mode, run.string());
