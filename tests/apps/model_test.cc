@@ -1,12 +1,14 @@
 // What was trained is used: eval, generate, export and import, by the real program on real files.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <fstream>
 #include <numbers>
 #include <sstream>
 
-#include "apps/program.h"
+#include "apps/models.h"
+#include "apps/running_program.h"
 #include "base/files.h"
 #include "checkpoint/safetensors.h"
 
@@ -16,57 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 using test::Arguments;
 using test::expect_refused;
-using test::Outcome;
-using test::Program;
+using test::Json;
 using test::write_file;
-using Json = nlohmann::json;
 
-// The last line of what a command printed.
-Json json_of(const Outcome& outcome) {
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  std::istringstream lines(outcome.out);
-  std::string line, last;
-  while (std::getline(lines, line)) {
-    if (!line.empty()) last = line;
-  }
-  return Json::parse(last, nullptr, false);
-}
-
-class Models : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
-    test::write_tiny_run(program_);
-    write_file(program_ / "text.txt", test::english(120, 7));
-  }
-
-  // A run of a few steps in the folder `run`.
-  void train(const Arguments& settings, const std::string& run = "run") {
-    Arguments all{"model.mode=subspace", "train.steps=20", "train.seq_len=32"};
-    all.insert(all.end(), settings.begin(), settings.end());
-    const auto outcome = program_.run(test::tiny_run(all, {"--run-dir", run}));
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
-
-  Json eval(Arguments arguments) {
-    arguments.insert(arguments.begin(), "eval");
-    arguments.push_back("--json");
-    return json_of(program_.run(arguments));
-  }
-
-  Json generate(Arguments arguments) {
-    arguments.insert(arguments.begin(), "generate");
-    arguments.push_back("--json");
-    return json_of(program_.run(arguments));
-  }
-
-  void must(const Arguments& arguments) {
-    const auto outcome = program_.run(arguments);
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
-
-  Program program_;
-};
+class Models : public test::TrainedModels {};
 
 TEST_F(Models, EvalFindsTheValidationLossThatTrainingReported) {
   train({});
@@ -132,6 +87,124 @@ TEST_F(Models, APromptLoopRemembersUntilItIsToldToForget) {
   EXPECT_NE(outcome.out.find(answer, 1), std::string::npos) << "forgotten, so the same again: " << outcome.out;
 }
 
+TEST_F(Models, OfAPromptLongerThanTheContextOnlyTheEndIsRead) {
+  train({});
+  write_file(program_ / "long.txt", test::english(100, 3));
+  const auto outcome = program_.run({"generate", "run", "--temperature", "0", "--max-tokens", "5", "--json"},
+                                    {.input = (program_ / "long.txt").string()});
+  EXPECT_NE(outcome.err.find("looks back 32: its last 15 are read"), std::string::npos) << outcome.err;
+  EXPECT_GT(test::json_of(outcome).at("prompt_tokens").get<int>(), 500);
+  EXPECT_EQ(test::json_of(outcome).at("tokens"), 5);
+}
+
+TEST_F(Models, CtrlCEndsTheAnswerAndAtThePromptTheProgram) {
+  train({});
+  ASSERT_EQ(::mkfifo((program_ / "typed").c_str(), 0600), 0);
+  test::RunningProgram running(program_,
+                               {"generate", "run", "--interactive", "--temperature", "0", "--max-tokens", "100000000"},
+                               {}, {.input = (program_ / "typed").string()});
+  std::ofstream typed(program_ / "typed");
+  typed << "The stream" << std::endl;
+  ASSERT_TRUE(running.wait_until("it answers", [&] { return running.out().size() > 300; }));
+  running.signal(SIGINT);
+  ASSERT_TRUE(running.wait_for_output("\n> "));
+  const auto first = running.out();
+  EXPECT_NE(running.err().find("interrupted"), std::string::npos) << running.err();
+  // What was said is still in its mind.
+  typed << "and" << std::endl;
+  ASSERT_TRUE(running.wait_until("it answers again", [&] { return running.out().size() > first.size() + 300; }));
+  running.signal(SIGINT);
+  ASSERT_TRUE(running.wait_until("it asks again", [&] { return running.out().ends_with("\n> "); }));
+  const auto said = first.substr(2, first.size() - 5) + "\nand";
+  const auto expected = generate({"run", "--prompt", said, "--temperature", "0", "--max-tokens", "20"});
+  EXPECT_EQ(running.out().substr(first.size()).find("and" + expected.at("text").get<std::string>()), 0u)
+      << running.out().substr(first.size(), 200) << "\n"
+      << expected;
+  running.signal(SIGINT);
+  EXPECT_EQ(running.wait().exit_code, -1) << "by the signal";
+}
+
+TEST_F(Models, OnATerminalEvalSaysOnlyWhatIsNew) {
+  if (!test::has_pseudo_terminals()) GTEST_SKIP() << "no pseudo-terminals here";
+  train({});
+  std::string documents;
+  for (int i = 0; i < 600; ++i) documents += "{\"text\": \"The stream flows in a narrow bed and rests below.\"}\n";
+  write_file(program_ / "many.jsonl", documents);
+  const auto outcome = program_.run({"eval", "run", "--text", "many.jsonl"}, {.terminal = true});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::set<std::string> lines;
+  size_t count = 0;
+  const std::string clear = "\r\033[K";
+  for (size_t at = outcome.out.find(clear); at != std::string::npos; ++count) {
+    const size_t end = outcome.out.find(clear, at + 1);
+    lines.insert(outcome.out.substr(at, end - at));
+    at = end;
+  }
+  EXPECT_EQ(lines.size(), count);
+  EXPECT_GT(count, 2u);
+  EXPECT_LT(count, 60u);
+}
+
+// Twenty tokens more than the tokenizer has pieces. Either of the last two has the largest logit, whatever is read.
+void pad_vocabulary(const fs::path& folder) {
+  auto config = Json::parse(read_file(folder / "config.json").take());
+  config["vocab_size"] = 320;
+  write_file(folder / "config.json", config.dump());
+  const auto file = SafetensorsFile::open(folder / "model.safetensors").take();
+  auto tensors = file.tensors();
+  std::map<std::string, std::vector<float>> padded;
+  for (auto& tensor : tensors) {
+    if (tensor.name != "model.embed_tokens.weight" && tensor.name != "lm_head.weight") continue;
+    auto& values = padded[tensor.name];
+    values.resize(tensor.bytes.size() / sizeof(float));
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    values.resize(320 * 32, 0.0f);
+    for (size_t i = 0; i < 32; ++i) {
+      values[318 * 32 + i] = 1000;
+      values[319 * 32 + i] = -1000;
+    }
+    tensor.shape = {320, 32};
+    tensor.bytes = std::as_bytes(std::span(values));
+  }
+  ASSERT_EQ(padded.size(), 2u);
+  write_safetensors(folder / "padded", tensors).take();
+  fs::rename(folder / "padded", folder / "model.safetensors");
+}
+
+TEST_F(Models, AModelMayHaveMoreTokensThanItsTokenizerHasPieces) {
+  train({});
+  must({"export", "run", "--format", "hf", "--out", "hf"});
+  const Arguments greedy{"--prompt", "The", "--temperature", "0", "--max-tokens", "20"};
+  const auto of = [&](const std::string& model) {
+    Arguments arguments{model};
+    arguments.insert(arguments.end(), greedy.begin(), greedy.end());
+    return generate(arguments).at("text");
+  };
+  const auto expected = of("hf");
+  pad_vocabulary(program_ / "hf");
+  EXPECT_EQ(of("hf"), expected);
+  EXPECT_GT(eval({"hf", "--text", "text.txt"}).at("loss").get<double>(), 0);
+  must({"export", "hf", "--format", "gguf", "--out", "m.gguf"});
+  must({"export", "hf", "--format", "hf", "--out", "again"});
+  EXPECT_EQ(of("again"), expected);
+  expect_refused(program_, {"import", "hf", "--set", "data.corpus=corpus.txt"}, {"vocab_size 320", "300 pieces"});
+}
+
+TEST_F(Models, AnImportSaysThatItCutsTheContext) {
+  train({});
+  must({"export", "run", "--format", "hf", "--out", "hf"});
+  const auto whole = program_.run({"import", "hf", "--set", "data.corpus=corpus.txt", "--run-dir", "whole"});
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_EQ(whole.out.find("context"), std::string::npos) << whole.out;
+  auto config = Json::parse(read_file(program_ / "hf" / "config.json").take());
+  config["max_position_embeddings"] = 4096;
+  write_file(program_ / "hf" / "config.json", config.dump());
+  const auto cut = program_.run({"import", "hf", "--set", "data.corpus=corpus.txt", "--run-dir", "cut"});
+  EXPECT_EQ(cut.exit_code, 0) << cut.err;
+  EXPECT_NE(cut.out.find("context: 1024 of the 4096"), std::string::npos) << cut.out;
+  EXPECT_NE(cut.out.find("--set train.seq_len=N"), std::string::npos) << cut.out;
+}
+
 TEST_F(Models, AHuggingFaceFolderIsTheSameModel) {
   train({});
   must({"export", "run", "--format", "hf", "--out", "hf"});
@@ -148,11 +221,14 @@ TEST_F(Models, ExportImportExportIsTheIdentityOnTensors) {
   must({"export", "again", "--format", "hf", "--out", "hf2"});
   EXPECT_EQ(read_file(program_ / "hf" / "model.safetensors").take(),
             read_file(program_ / "hf2" / "model.safetensors").take());
-  must({"export", "run", "--format", "hf", "--out", "sharded", "--max-shard", "20KB"});
+  // Large enough for more than one shard.
+  train({"model.d=128", "train.steps=1"}, "larger");
+  must({"export", "larger", "--format", "hf", "--out", "one"});
+  must({"export", "larger", "--format", "hf", "--out", "sharded", "--max-shard", "1MB"});
   EXPECT_TRUE(fs::exists(program_ / "sharded" / "model.safetensors.index.json"));
   must({"import", "sharded", "--set", "data.corpus=corpus.txt", "--run-dir", "third"});
   must({"export", "third", "--format", "hf", "--out", "hf3"});
-  EXPECT_EQ(read_file(program_ / "hf" / "model.safetensors").take(),
+  EXPECT_EQ(read_file(program_ / "one" / "model.safetensors").take(),
             read_file(program_ / "hf3" / "model.safetensors").take());
 }
 
@@ -166,6 +242,10 @@ TEST_F(Models, AnImportedSubspaceModelSaysWhatItLostAndComputesAsItSays) {
   EXPECT_NE(same.out.find("energy lost: 0.0000 %"), std::string::npos) << same.out;
   const double loss = eval({"hf", "--text", "text.txt"}).at("loss");
   EXPECT_NEAR(eval({"same", "--text", "text.txt"}).at("loss").get<double>(), loss, 1e-4);
+  const auto all = program_.run({"import", "hf", "--mode", "subspace", "--set", "subspace.rank=32", "--set",
+                                 "data.corpus=corpus.txt", "--run-dir", "all"});
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_NE(all.out.find("energy lost: 0.0000 %"), std::string::npos) << all.out;
   const auto fewer = program_.run({"import", "hf", "--mode", "subspace", "--set", "subspace.rank=4", "--set",
                                    "data.corpus=corpus.txt", "--run-dir", "fewer"});
   ASSERT_EQ(fewer.exit_code, 0) << fewer.err;
@@ -230,7 +310,14 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   expect_refused(program_, {"eval", "hf"}, {"validation split", "--text"});
   expect_refused(program_, {"eval", "hf", "--step", "2"}, {"--step 2", "has no steps"});
   expect_refused(program_, {"eval", "run", "--step", "two"}, {"--step two", "whole number"});
-  expect_refused(program_, {"eval", "run", "--text", "missing.txt"}, {"missing.txt"});
+  expect_refused(program_, {"eval", "run", "--text", "missing.txt"}, {"--text missing.txt", "no such file"});
+  fs::create_directory(program_ / "nothing");
+  expect_refused(program_, {"eval", "run", "--text", "nothing"}, {"--text nothing", "holds no files"});
+  expect_refused(program_, {"eval", "run", "--text", "/dev/null"}, {"--text /dev/null", "neither a file nor a folder"});
+  for (const std::string device : {"foo", "cpu:7", "cuda:x"}) {
+    expect_refused(program_, {"eval", "run", "--device", device}, {"--device " + device, "\"cuda:N\""});
+    expect_refused(program_, {"generate", "run", "--prompt", "x", "--device", device}, {"--device " + device});
+  }
   write_file(program_ / "bad.txt", "not \xff utf-8");
   expect_refused(program_, {"eval", "run", "--text", "bad.txt"}, {"bad.txt"});
   write_file(program_ / "empty.txt", "");
@@ -240,10 +327,16 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   expect_refused(program_, {"generate", "run", "--prompt", "x", "--top-p", "0"}, {"--top-p"});
   expect_refused(program_, {"generate", "run", "--prompt", "x", "--max-tokens", "0"}, {"--max-tokens"});
   expect_refused(program_, {"generate", "run", "--prompt", "x", "--interactive"}, {"--interactive"});
+  expect_refused(program_, {"generate", "run", "--interactive", "--json"}, {"--json", "--prompt"});
   expect_refused(program_, {"export", "run", "--format", "onnx"}, {"--format", "hf", "gguf"});
   expect_refused(program_, {"export", "run", "--format", "hf", "--type", "q8_0"}, {"q8_0", "f32, f16 or bf16"});
   expect_refused(program_, {"export", "run", "--format", "hf", "--out", "hf"}, {"hf"});
   expect_refused(program_, {"export", "run", "--format", "hf", "--max-shard", "big", "--out", "x"}, {"--max-shard"});
+  expect_refused(program_, {"export", "run", "--format", "hf", "--max-shard", "0", "--out", "x"},
+                 {"--max-shard 0", "1MB"});
+  expect_refused(program_, {"export", "run", "--format", "hf", "--max-shard", "999KB", "--out", "x"}, {"1MB or more"});
+  expect_refused(program_, {"export", "run", "--format", "gguf", "--max-shard", "5GB", "--out", "x"},
+                 {"--max-shard", "--format hf"});
   expect_refused(program_, {"import", "nowhere"}, {"nowhere", "config.json"});
   expect_refused(program_, {"import", "hf", "--set", "model.d=64"}, {"[model]", "imported model"});
   expect_refused(program_, {"import", "hf", "--set", "model.mode=subspace"}, {"--mode"});
