@@ -112,6 +112,8 @@ class FakeCluster {
   void restart_coordinator() {
     for (auto& worker : workers_) cut_off(*worker, worker->inbox.size());
     uploads.clear();
+    probes_.clear();
+    dead_ = dies_after_next_epoch = false;
     core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
   }
   void pass_time(Duration by, bool heartbeats = true) {
@@ -175,9 +177,10 @@ class FakeCluster {
   // Carries the effects out; only the first `most` of them when the coordinator is to be killed on its way.
   void apply(Effects effects, size_t most = SIZE_MAX) {
     ++depth_;
-    for (size_t i = 0; i < effects.size() && i < most; ++i) {
+    for (size_t i = 0; i < effects.size() && i < most && !dead_; ++i) {
       history.push_back(effects[i]);
       std::visit([&](const auto& effect) { carry_out(effect); }, effects[i]);
+      dead_ = dies_after_next_epoch && std::holds_alternative<PersistEpoch>(effects[i]);
     }
     if (--depth_ == 0) answer_probes();
   }
@@ -227,8 +230,9 @@ class FakeCluster {
   std::deque<ArrivedFile> uploads;
   bool hold_uploads = false;
   bool manifest_fails = false;
-  control::PathFacts facts;  // what every probe measures
-  double compute_s = 0;      // that every stage reports for a step
+  bool dies_after_next_epoch = false;  // the coordinator, before it can tell anybody; until it is restarted
+  control::PathFacts facts;            // what every probe measures
+  double compute_s = 0;                // that every stage reports for a step
   std::vector<Effect> history;
 
  private:
@@ -310,7 +314,7 @@ class FakeCluster {
 
   // Workers answer at once, whatever else they do.
   void answer_probes() {
-    while (!probes_.empty()) {
+    while (!probes_.empty() && !dead_) {
       const auto [session, probe] = probes_.front();
       probes_.pop_front();
       const auto found = by_session_.find(session);
@@ -430,6 +434,7 @@ class FakeCluster {
   SessionId sessions_ = 0;
   int processes_ = 0;
   int depth_ = 0;
+  bool dead_ = false;
   std::deque<std::pair<SessionId, control::Probe>> probes_;
 };
 

@@ -159,8 +159,8 @@ std::vector<int32_t> random_ids(const Tokenizer& tokenizer, uint64_t stream) {
 
 TEST(TextStream, TogetherItsPiecesAreTheTextOfAllTokens) {
   // As it is; without a space before the text; with repeated spaces removed.
-  for (const std::string field :
-       {std::string(), std::string("\x1a\x02\x18\x00", 4), std::string("\x1a\x02\x20\x01", 4)}) {
+  const std::vector<std::string> fields{"", {"\x1a\x02\x18\x00", 4}, {"\x1a\x02\x20\x01", 4}};
+  for (const auto& field : fields) {
     const auto tokenizer = small_tokenizer_with(field);
     for (uint64_t stream = 0; stream < 300; ++stream) {
       std::vector<int32_t> all{tokenizer.bos()};
