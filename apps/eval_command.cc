@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -76,26 +75,9 @@ Measured of_validation_split(const ModelFiles& files, const Stage& stage, int64_
           share * static_cast<double>(split.text_bytes)};
 }
 
-// What Corpus::open() would say of data.corpus, which nobody gave here.
-void check_there(const std::string& source) {
-  std::error_code code;
-  if (source == "kjv" || std::filesystem::is_regular_file(source, code)) return;
-  if (!std::filesystem::is_directory(source, code)) {
-    throw UserError(fmt::format(
-        "--text {}: {}; give a text or .jsonl file, or a folder of them", source,
-        std::filesystem::exists(source, code) ? "is neither a file nor a folder" : "no such file or folder"));
-  }
-  const auto first = std::filesystem::directory_iterator(source, code);
-  if (code) throw UserError(fmt::format("--text {}: cannot read the folder: {}", source, code.message()));
-  if (first == std::filesystem::directory_iterator()) {
-    throw UserError(fmt::format("--text {}: the folder holds no files", source));
-  }
-}
-
 // Each document begins with the begin-of-text token, as in training.
 Measured of_text(const ModelFiles& files, const Stage& stage, const std::string& source, int64_t length, bool live) {
-  check_there(source);
-  const auto corpus = Corpus::open(source);
+  const auto corpus = Corpus::open(source, "--text");
   auto reader = corpus.read();
   Evaluator evaluator(stage, length);
   double bytes = 0;

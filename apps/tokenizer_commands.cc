@@ -160,7 +160,7 @@ void verify_one(const TokenizerOptions& options) {
   const auto tokenizer = Tokenizer::load(options.model).take();
   uint64_t documents = 0, bytes = 0;
   if (!options.corpus.empty()) {
-    auto reader = Corpus::open(options.corpus).read();
+    auto reader = Corpus::open(options.corpus, "CORPUS").read();
     std::string document;
     while (reader.next(document).take()) {
       check_round_trip(tokenizer, document,

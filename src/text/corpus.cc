@@ -206,7 +206,7 @@ Result<bool> DocumentReader::next(std::string& document) {
 
 Corpus::Kind Corpus::kind_of(const fs::path& path) { return path.extension() == ".jsonl" ? Kind::kJsonl : Kind::kText; }
 
-std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder) {
+std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder, std::string_view named) {
   std::vector<std::string> names;
   std::error_code code;
   fs::recursive_directory_iterator entry(folder, code);
@@ -218,7 +218,7 @@ std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder) {
       names.push_back(entry->path().lexically_relative(folder).generic_string());
     }
   }
-  if (code) throw UserError(fmt::format("data.corpus: cannot read folder {}: {}", folder.string(), code.message()));
+  if (code) throw UserError(fmt::format("{}: cannot read folder {}: {}", named, folder.string(), code.message()));
   std::sort(names.begin(), names.end());
   std::vector<File> files;
   files.reserve(names.size());
@@ -226,7 +226,7 @@ std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder) {
   return files;
 }
 
-Corpus Corpus::open(const std::string& source) {
+Corpus Corpus::open(const std::string& source, std::string_view named) {
   Corpus corpus;
   corpus.source_ = source;
   if (source == "kjv") {
@@ -237,17 +237,17 @@ Corpus Corpus::open(const std::string& source) {
   std::error_code code;
   const auto status = fs::status(path, code);
   const auto kinds = R"(give "kjv", a text or .jsonl file, or a folder of them)";
-  if (code) throw UserError(fmt::format("data.corpus = \"{}\": {}; {}", source, code.message(), kinds));
+  if (code) throw UserError(fmt::format("{} = \"{}\": {}; {}", named, source, code.message(), kinds));
   if (fs::is_directory(status)) {
-    corpus.files_ = list_folder(path);
+    corpus.files_ = list_folder(path, named);
     if (corpus.files_.empty()) {
       throw UserError(fmt::format(
-          "data.corpus: folder {} holds no files: needs text or .jsonl files, not hidden, in it or below it", source));
+          "{}: folder {} holds no files: needs text or .jsonl files, not hidden, in it or below it", named, source));
     }
   } else if (fs::is_regular_file(status)) {
     corpus.files_.push_back({path, kind_of(path)});
   } else {
-    throw UserError(fmt::format("data.corpus = \"{}\" is neither a file nor a folder: {}", source, kinds));
+    throw UserError(fmt::format("{} = \"{}\" is neither a file nor a folder: {}", named, source, kinds));
   }
   return corpus;
 }

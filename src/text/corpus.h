@@ -41,8 +41,9 @@ class Corpus {
  public:
   // "kjv" (one document per chapter), or the path of a UTF-8 text file, a .jsonl file (one document per line, its field
   // "text"), or a folder of both, taken in the order of their paths without hidden ones. Throws UserError when there is
-  // nothing to read there; what is in the files is checked when it is read.
-  static Corpus open(const std::string& source);
+  // nothing to read there, in which `named` is what the source was given as; what is in the files is checked when it is
+  // read.
+  static Corpus open(const std::string& source, std::string_view named = "data.corpus");
 
   // Any number may read at once, each from the start.
   DocumentReader read(DocumentSizes sizes = {}) const;
@@ -57,7 +58,7 @@ class Corpus {
   };
   friend class DocumentReader;
 
-  static std::vector<File> list_folder(const std::filesystem::path& folder);
+  static std::vector<File> list_folder(const std::filesystem::path& folder, std::string_view named);
   static Kind kind_of(const std::filesystem::path& path);
 
   std::string source_;

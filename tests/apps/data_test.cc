@@ -173,7 +173,7 @@ TEST_F(Data, WhatATokenizerCannotTakeIsNamed) {
   expect_refused(program_, {"tokenizer", "decode", "a.model", "5 -- 7x"}, {"'--' is no token id", "numbers"});
   expect_refused(program_, {"tokenizer", "decode", "a.model", "99999999999"}, {"'99999999999' is no token id"});
   expect_refused(program_, {"tokenizer", "inspect", "corpus.txt"}, {"not a complete sentencepiece model"});
-  expect_refused(program_, {"tokenizer", "verify", "a.model", "missing.txt"}, {"missing.txt"});
+  expect_refused(program_, {"tokenizer", "verify", "a.model", "missing.txt"}, {"CORPUS = \"missing.txt\""});
   expect_refused(program_, {"tokenizer", "train", "corpus.txt", "--vocab", "300", "--out", "no/such/a.model"},
                  {"no/such/a.model", "No such file"});
   // Found out before the corpus is read, and nothing half written where the work fails.

@@ -99,7 +99,11 @@ class Killer {
       const auto found = before.find(target);
       if (found == before.end()) continue;  // its replacement has not been started yet
       ::kill(found->second, SIGKILL);
-      if (target != "serve") std::filesystem::remove_all(run_ / "workers" / target.substr(target.rfind('-') + 1));
+      if (target == "serve") continue;
+      // Gone at once, whoever is still writing there: the one that dies, or already its replacement.
+      std::error_code ignored;
+      std::filesystem::rename(run_ / "workers" / target.substr(target.rfind('-') + 1),
+                              run_.parent_path() / fmt::format("removed-{}", ++removed_), ignored);
     }
     const auto what = fmt::format("kill of {} after line {}", fmt::join(targets, " and "), test::metrics_lines(run_));
     const auto replaced = [&] {
@@ -119,6 +123,7 @@ class Killer {
 
   RunningProgram& program_;
   const std::filesystem::path run_;
+  int removed_ = 0;  // folders of workers
   CommitWatch watch_;
   const CounterRng rng_;
   uint64_t draws_ = 0;

@@ -77,7 +77,7 @@ TEST_F(Train, LeavesTheWholeRunInItsFolderAndPlainLinesInAPipe) {
     EXPECT_NE(outcome.out.find("\nvalidation loss "), std::string::npos) << outcome.out;
 
     const auto run = program_ / mode;
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 5);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 6);
     EXPECT_EQ(load_config(run / "config.toml"), load_config(program_ / "tiny.toml", settings));
     const auto metrics = lines_of(run / "metrics.jsonl");
     expect_three_steps(metrics);
@@ -165,15 +165,16 @@ TEST_F(Train, AnEndThatIsNotFiniteIsAFailureAndKeepsTheRun) {
     const auto outcome = program_.run(arguments);
     EXPECT_EQ(outcome.exit_code, 2);
     test::expect_one_line(outcome, {"validation loss", "not finite", "optim.lr (100)"});
-    EXPECT_EQ(outcome.out.find("validation loss"), std::string::npos) << outcome.out;
+    EXPECT_EQ(outcome.out.find("\nvalidation loss"), std::string::npos) << outcome.out;
     EXPECT_TRUE(lines_of(program_ / run / "metrics.jsonl").back().at("final_validation_loss").is_null());
     EXPECT_TRUE(std::filesystem::exists(program_ / run / "model.safetensors"));
   }
 }
 
 TEST_F(Train, ADiskTooSmallForTheFirstStepLeavesTheFolderFree) {
-  // Room for the config alone; for the tokenizer too, and not for a line of metrics.
-  const std::vector<std::pair<size_t, std::string>> disks{{4096, "tokenizer.model"}, {12288, "metrics.jsonl"}};
+  // Room for the config alone; for the tokenizer too; for all of that, and not for a line of metrics.
+  const std::vector<std::pair<size_t, std::string>> disks{
+      {4096, "tokenizer.model"}, {12288, "corpus_id"}, {16384, "metrics.jsonl"}};
   for (const auto& [bytes, lacking] : disks) {
     SCOPED_TRACE(bytes);
     const test::SmallDisk disk(bytes);
@@ -195,7 +196,7 @@ TEST_F(Train, AFullDiskLeavesNoRunFolderAndNoPartOfAModel) {
   const auto outcome = program_.run(tiny_run({}, {"--run-dir", run.string()}));
   EXPECT_EQ(outcome.exit_code, 2);
   test::expect_one_line(outcome, {"model.safetensors", "No space left on device"});
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 4);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 5);
   expect_three_steps(lines_of(run / "metrics.jsonl"));
 
   std::filesystem::remove_all(run);

@@ -287,7 +287,8 @@ TEST(ConfigFile, RefusesKeysThatDisagree) {
        "model.blocks = 4 for at most 3 in all"},
       {"[subspace]\nfull_rank_tail = 2",
        {"pipeline.cuts=[1,2,1]"},
-       "x.toml: pipeline.cuts = [1, 2, 1]: the last stage needs all 2 blocks of subspace.full_rank_tail and has 1; cut "
+       "x.toml and the command line: pipeline.cuts = [1, 2, 1]: the last stage needs all 2 blocks of "
+       "subspace.full_rank_tail and has 1; cut "
        "after block 2 or earlier, as in [1, 1, 2]"},
       {"[subspace]\nanchor_groups = [2, 2]",
        {},

@@ -127,10 +127,10 @@ Tokenizer small_tokenizer_with(const std::string& normalizer_field) {
 
 // Whatever comes: pieces with and without a space, lone spaces, control tokens, bytes that make characters, parts of
 // them or nothing.
-std::vector<int32_t> random_ids(const Tokenizer& tokenizer, uint64_t stream) {
+std::vector<int32_t> random_ids(uint64_t stream) {
   const CounterRng rng(17, stream);
-  const auto characters = tokenizer.encode("\u00e9\u6c34\U0001F30A");
-  const auto spaces = tokenizer.encode("   ");
+  const auto characters = small_tokenizer().encode("\u00e9\u6c34\U0001F30A");
+  const auto spaces = small_tokenizer().encode("   ");
   std::vector<int32_t> ids;
   for (uint64_t i = 0; ids.size() < 60; i += 2) {
     switch (rng.below(6, i)) {
@@ -171,7 +171,7 @@ TEST(TextStream, TogetherItsPiecesAreTheTextOfAllTokens) {
       }
       std::string together = tokenizer.decode(all).value();
       TextStream text(tokenizer, all);
-      for (const int32_t id : random_ids(tokenizer, stream)) {
+      for (const int32_t id : random_ids(stream)) {
         all.push_back(id);
         together += text.add(id);
       }

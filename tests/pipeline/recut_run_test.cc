@@ -166,8 +166,7 @@ std::vector<Model> models() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RecutRun, testing::ValuesIn(models()),
-                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, RecutRun, testing::ValuesIn(models()), [](const auto& one) { return one.param.name; });
 
 }  // namespace
 }  // namespace thinpipe
