@@ -313,7 +313,8 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   expect_refused(program_, {"eval", "run", "--text", "missing.txt"}, {"--text = \"missing.txt\"", "No such file"});
   fs::create_directory(program_ / "nothing");
   expect_refused(program_, {"eval", "run", "--text", "nothing"}, {"--text: folder nothing", "holds no files"});
-  expect_refused(program_, {"eval", "run", "--text", "/dev/null"}, {"--text = \"/dev/null\"", "neither a file nor a folder"});
+  expect_refused(program_, {"eval", "run", "--text", "/dev/null"},
+                 {"--text = \"/dev/null\"", "neither a file nor a folder"});
   for (const std::string device : {"foo", "cpu:7", "cuda:x"}) {
     expect_refused(program_, {"eval", "run", "--device", device}, {"--device " + device, "\"cuda:N\""});
     expect_refused(program_, {"generate", "run", "--prompt", "x", "--device", device}, {"--device " + device});
