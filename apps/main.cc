@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -37,12 +38,14 @@ void complain(std::string_view message) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-// What was printed may still be in memory, or was lost on the way: the code to end with instead of `code`.
-int ended(int code) {
+// What was printed may still be in memory, or was lost on the way: the code to end with instead of `code`. reason: the
+// errno of a write that failed before, if it is known.
+int ended(int code, int reason = 0) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
   if (code != 0 || (flushed && std::ferror(stdout) == 0)) return code;
-  complain(fmt::format("cannot write standard output: {}", errno == 0 ? "part of it is lost" : std::strerror(errno)));
+  if (errno != 0) reason = errno;
+  complain(fmt::format("cannot write standard output: {}", reason == 0 ? "part of it is lost" : std::strerror(reason)));
   return 2;
 }
 
@@ -120,7 +123,11 @@ int main(int argc, char** argv) {
   } catch (const thinpipe::ExitWith& end) {
     return ended(end.code);
   } catch (const CLI::Success& asked) {  // --help or --version
-    return ended(app.exit(asked));
+    std::ostringstream text;
+    const int code = app.exit(asked, text);
+    errno = 0;
+    std::fputs(text.str().c_str(), stdout);
+    return ended(code, errno);
   } catch (const CLI::ParseError& error) {
     complain(usage_fault(app, error));
     return 2;
@@ -129,7 +136,7 @@ int main(int argc, char** argv) {
     return 2;
   } catch (const std::exception& error) {
     if (is_unwritten_output(error)) {
-      ended(0);
+      ended(0, dynamic_cast<const std::system_error&>(error).code().value());
       return 2;
     }
     if (is_out_of_memory(error)) {
