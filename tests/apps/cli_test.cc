@@ -112,7 +112,7 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailureSaidInOneLine) {
     SCOPED_TRACE(fmt::format("thinpipe {}", fmt::join(command, " ")));
     const auto outcome = run_redirected(program, command, "> /dev/full");
     EXPECT_EQ(outcome.exit_code, 2);
-    test::expect_one_line(outcome, {"cannot write standard output: "});
+    test::expect_one_line(outcome, {"cannot write standard output: No space left on device"});
   }
   EXPECT_EQ(run_redirected(program, {"completion", "runs"}, "> /dev/full").exit_code, 0) << "it has nothing to print";
 }
