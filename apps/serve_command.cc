@@ -94,9 +94,14 @@ void add_serve_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--run", arguments->run, "go on with this run instead");
   command->add_option("--run-dir", arguments->run_dir, "where a new run's files go");
-  command->add_option("--listen", arguments->listen, "HOST or HOST:PORT, also several; none: everywhere")->take_all();
+  command->add_option("--listen", arguments->listen, "HOST or HOST:PORT; may be given several times; none: everywhere")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_option("--announce", arguments->announce, "HOST:PORT that invites name too, say a forwarded port")
-      ->take_all();
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
   command->add_option("--certificate-life", arguments->certificate_life_s, "seconds")->group("");
   command->footer(
