@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/checkpoint_folder.h"
@@ -11,10 +12,6 @@
 namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
-
-// So often is the folder looked at anew when a checkpoint in it was not whole: it may have been removed under our eyes,
-// which happens only where newer ones have come.
-constexpr int kLooks = 3;
 
 Result<NewestCheckpoint> whole_checkpoint(const fs::path& step_folder, int64_t step) {
   auto manifest = read_manifest(step_folder / "manifest.json");
@@ -34,19 +31,32 @@ Result<NewestCheckpoint> whole_checkpoint(const fs::path& step_folder, int64_t s
 
 Result<NewestCheckpoint> newest_checkpoint(const fs::path& run_folder) {
   const auto folder = run_folder / "checkpoints";
-  std::string reason;
-  for (int look = 1; look <= kLooks; ++look) {
-    reason.clear();
-    const auto steps = checkpoint_steps(folder);
+  // A checkpoint that is not whole may have been removed or replaced under our eyes, which happens only where another
+  // has come: look again until two looks say the same. Each look more is one that a coordinator has written for.
+  std::optional<std::vector<int64_t>> steps_before;
+  std::string reason_before;
+  for (;;) {
+    auto steps = checkpoint_steps(folder);
     if (!steps) return steps.error();
+    std::string reason;
+    std::optional<NewestCheckpoint> older;
     for (const int64_t step : steps.value()) {
       auto found = whole_checkpoint(checkpoint_step_folder(folder, step), step);
-      if (found && (reason.empty() || look == kLooks)) return found;
-      if (!found && reason.empty()) reason = found.error().message;
+      if (found && reason.empty()) return found;
+      if (found) {
+        older = std::move(found).take();
+        break;
+      }
+      if (reason.empty()) reason = found.error().message;
     }
-    if (reason.empty()) return Error{fmt::format("{}: has no checkpoint yet", run_folder.string())};
+    if (steps.value() == steps_before && reason == reason_before) {
+      if (older) return *std::move(older);
+      if (reason.empty()) return Error{fmt::format("{}: has no checkpoint yet", run_folder.string())};
+      return Error{fmt::format("{}: has no whole checkpoint: {}", run_folder.string(), reason)};
+    }
+    steps_before = std::move(steps).take();
+    reason_before = std::move(reason);
   }
-  return Error{fmt::format("{}: has no whole checkpoint: {}", run_folder.string(), reason)};
 }
 
 Result<NewestCheckpoint> checkpoint_of_step(const fs::path& run_folder, int64_t step) {

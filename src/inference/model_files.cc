@@ -43,10 +43,34 @@ WeightFiles complete_model(const fs::path& path) {
   return weights;
 }
 
-WeightFiles checkpoint_files(const NewestCheckpoint& checkpoint) {
+Result<WeightFiles> checkpoint_files(const NewestCheckpoint& checkpoint) {
   WeightFiles weights{{}, "param.", "basis.u", checkpoint.files.front().parent_path().string()};
-  for (const auto& file : checkpoint.files) weights.files.push_back(SafetensorsFile::open(file).take());
+  for (const auto& file : checkpoint.files) {
+    auto opened = SafetensorsFile::open(file);
+    if (!opened) return opened.error();
+    weights.files.push_back(std::move(opened).take());
+  }
   return weights;
+}
+
+struct OpenCheckpoint {
+  int64_t step;
+  WeightFiles weights;
+};
+
+// The run may be training on: a checkpoint that is gone before it is open has made room for a newer one.
+OpenCheckpoint open_newest_checkpoint(const fs::path& run_folder) {
+  for (auto checkpoint = newest_checkpoint(run_folder).take();;) {
+    auto weights = checkpoint_files(checkpoint);
+    if (weights) return {checkpoint.step, std::move(weights).take()};
+    auto newer = newest_checkpoint(run_folder).take();
+    if (newer.step == checkpoint.step) throw UserError(weights.error().message);
+    checkpoint = std::move(newer);
+  }
+}
+
+OpenCheckpoint open_checkpoint_of_step(const fs::path& run_folder, int64_t step) {
+  return {step, checkpoint_files(checkpoint_of_step(run_folder, step).take()).take()};
 }
 
 // A run keeps its tokenizer beside its config; one made before it did has it in the prepared corpus.
@@ -76,9 +100,9 @@ ModelFiles open_run(const fs::path& run_folder, std::optional<int64_t> step) {
     weights = std::make_shared<WeightFiles>(complete_model(run_folder / "model.safetensors"));
     title = fmt::format("run {} (complete)", name);
   } else {
-    const auto checkpoint = (step ? checkpoint_of_step(run_folder, *step) : newest_checkpoint(run_folder)).take();
-    weights = std::make_shared<WeightFiles>(checkpoint_files(checkpoint));
-    title = fmt::format("run {} (step {})", name, checkpoint.step);
+    auto opened = step ? open_checkpoint_of_step(run_folder, *step) : open_newest_checkpoint(run_folder);
+    weights = std::make_shared<WeightFiles>(std::move(opened.weights));
+    title = fmt::format("run {} (step {})", name, opened.step);
   }
   auto tokenizer = tokenizer_of(run_folder, config);
   auto table = table_of_run(run_folder, config, config.data.vocab).take();
