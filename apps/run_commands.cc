@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 #include "base/error.h"
@@ -22,10 +22,12 @@ namespace {
 
 // The last whole line of metrics.jsonl that has a loss; an empty object if there is none.
 nlohmann::json last_metrics(const std::filesystem::path& run) {
-  std::ifstream file(run / "metrics.jsonl");
-  std::string line;
   nlohmann::json last = nlohmann::json::object();
-  while (std::getline(file, line)) {
+  const auto text = read_file(run / "metrics.jsonl");
+  if (!text) return last;
+  std::istringstream lines(text.value());
+  std::string line;
+  while (std::getline(lines, line)) {
     auto json = nlohmann::json::parse(line, nullptr, false);
     if (json.is_object() && json.contains("loss")) last = std::move(json);
   }

@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -82,19 +82,11 @@ void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std:
   std::fflush(stdout);
 }
 
-// The last line of its metrics says so: what is not finite is written as null.
-bool ended_finite(const std::filesystem::path& folder) {
-  auto text = read_file(folder / "metrics.jsonl").take();
-  while (text.ends_with('\n')) text.pop_back();
-  const auto last = nlohmann::json::parse(text.substr(text.rfind('\n') + 1), nullptr, /*allow_exceptions=*/false);
-  return !last.is_object() || !last.contains("final_validation_loss") || last["final_validation_loss"].is_number();
-}
-
 void conclude(const RunConfig& config, const PreparedCorpus& corpus, const std::filesystem::path& folder,
               int64_t parameters, int64_t steps, Duration took, double validation_loss) {
   fmt::print("trained {} parameters for {} steps in {}\n", parameters, steps,
              format_duration(std::chrono::duration_cast<std::chrono::seconds>(took)));
-  if (!ended_finite(folder)) {
+  if (!std::isfinite(validation_loss)) {
     throw UserError(
         fmt::format("the validation loss at the end is not finite, so the weights in {} are of no use; lower optim.lr "
                     "({}) or lengthen optim.warmup ({})",

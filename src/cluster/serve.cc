@@ -89,12 +89,15 @@ void write_json(const std::filesystem::path& path, const nlohmann::ordered_json&
   write_file_atomically(path, json.dump() + "\n").take();
 }
 
-Result<nlohmann::json> read_json(const std::filesystem::path& path) {
+template <typename Content>
+Result<Content> read_json(const std::filesystem::path& path, Content (*content_of)(const nlohmann::json&)) {
   const auto text = read_file(path);
   if (!text) return text.error();
-  auto json = nlohmann::json::parse(text.value(), nullptr, false);
-  if (!json.is_object()) return Error{fmt::format("{} is not what thinpipe writes", path.string())};
-  return json;
+  try {
+    return content_of(nlohmann::json::parse(text.value()));
+  } catch (const nlohmann::json::exception&) {  // no JSON, no object, or a value of another type
+    return Error{fmt::format("{} is not what thinpipe writes", path.string())};
+  }
 }
 
 // The run's own token table, if it has one, is read and checked before anybody asks for it.
@@ -124,27 +127,30 @@ RunEnd wait_for_end(CoordinatorService& service) {
   }
 }
 
+double loss_of(const nlohmann::json& outcome, const char* key) {
+  const auto found = outcome.find(key);
+  return found != outcome.end() && found->is_number() ? found->get<double>() : std::nan("");
+}
+
 }  // namespace
 
 Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder) {
-  const auto json = read_json(run_folder / "coordinator.json");
-  if (!json) return json.error();
-  return CoordinatorPlace{json.value().value("address", ""), json.value().value("pid", int64_t{0}),
-                          json.value().value("run", "")};
+  return read_json<CoordinatorPlace>(run_folder / "coordinator.json", [](const nlohmann::json& found) {
+    return CoordinatorPlace{found.value("address", ""), found.value("pid", int64_t{0}), found.value("run", "")};
+  });
 }
 
 Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
-  const auto json = read_json(run_folder / "outcome.json");
-  if (!json) return json.error();
-  const auto& found = json.value();
-  return RunOutcome{.failed = found.value("failed", true),
-                    .complete = found.value("complete", false),
-                    .reason = found.value("reason", ""),
-                    .step = found.value("step", int64_t{0}),
-                    .manifest_step = found.value("manifest_step", int64_t{0}),
-                    .loss = found.value("loss", 0.0),
-                    .validation_loss = found.value("validation_loss", 0.0),
-                    .step_bytes = found.value("step_bytes", uint64_t{0})};
+  return read_json<RunOutcome>(run_folder / "outcome.json", [](const nlohmann::json& found) {
+    return RunOutcome{.failed = found.value("failed", true),
+                      .complete = found.value("complete", false),
+                      .reason = found.value("reason", ""),
+                      .step = found.value("step", int64_t{0}),
+                      .manifest_step = found.value("manifest_step", int64_t{0}),
+                      .loss = loss_of(found, "loss"),
+                      .validation_loss = loss_of(found, "validation_loss"),
+                      .step_bytes = found.value("step_bytes", uint64_t{0})};
+  });
 }
 
 RunEnd serve_run(const ServeOptions& options) {
@@ -199,15 +205,14 @@ RunEnd serve_run(const ServeOptions& options) {
     }
   }
   const auto status = service.status();
-  write_json(options.folder / "outcome.json",
-             {{"failed", end.failed},
-              {"complete", complete},
-              {"reason", end.reason},
-              {"step", status.step()},
-              {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
-              {"loss", std::isfinite(status.loss()) ? status.loss() : 0.0},
-              {"validation_loss", std::isfinite(status.validation_loss()) ? status.validation_loss() : 0.0},
-              {"step_bytes", status.step_bytes()}});
+  write_json(options.folder / "outcome.json", {{"failed", end.failed},
+                                               {"complete", complete},
+                                               {"reason", end.reason},
+                                               {"step", status.step()},
+                                               {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
+                                               {"loss", status.loss()},  // null when it is not finite
+                                               {"validation_loss", status.validation_loss()},
+                                               {"step_bytes", status.step_bytes()}});
   service.wait_for_farewells(kFarewell);
   service.close_all();
   service.tunnels().shutdown("the run is over");

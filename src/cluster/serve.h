@@ -38,8 +38,8 @@ struct RunOutcome {
   std::string reason;
   int64_t step = 0;
   int64_t manifest_step = 0;
-  double loss = 0;
-  double validation_loss = 0;
+  double loss = 0;             // NaN when it was not finite
+  double validation_loss = 0;  // likewise
   uint64_t step_bytes = 0;
 };
 Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder);

@@ -176,7 +176,6 @@ class Supervisor {
       shown_step_ = status.step();
     }
     manifest_step_ = status.manifest_step();
-    if (status.validation_loss() != 0) validation_loss_ = status.validation_loss();
   }
 
   std::vector<Part*> parts() {
@@ -288,7 +287,6 @@ class Supervisor {
   bool first_answer_ = true;
   int64_t shown_step_ = 0;
   int64_t manifest_step_ = -1;
-  double validation_loss_ = 0;
   bool stop_asked_ = false;
   bool stop_told_ = false;
 };

@@ -3,13 +3,11 @@
 #include <ATen/ATen.h>
 
 #include "base/check.h"
+#include "config/input_form.h"
 #include "model/reader.h"
 
 namespace thinpipe {
 namespace {
-
-// The anchor table's extra passes over memory cost about as much as this share of its products.
-constexpr double kTableOverhead = 1.25;
 
 class SubspaceReader final : public StreamReader {
  public:
@@ -35,10 +33,9 @@ class SubspaceReader final : public StreamReader {
   bool use_table(const BlockContext& context, const at::Tensor& c) const {
     if (wide_gradient_ || context.form == InputForm::kDirect) return false;
     if (context.form == InputForm::kTable) return true;
-    // Multiplications per output column: BT k + u d (the tables) against BT d.
     const auto rows = static_cast<double>(c.size(0)), k = static_cast<double>(c.size(1));
-    const auto distinct = static_cast<double>(context.anchors->e.size(0)), d = static_cast<double>(d_);
-    return kTableOverhead * (rows * k + distinct * d) < rows * d;
+    const auto distinct = static_cast<double>(context.anchors->e.size(0));
+    return distinct < distinct_where_direct_is_cheaper(rows, static_cast<double>(d_), k);
   }
 
   // ---- direct: x = c U^T + e, norm, product ----

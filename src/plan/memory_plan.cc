@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "config/input_form.h"
 #include "config/link_settings.h"
 
 namespace thinpipe {
@@ -51,7 +52,7 @@ double most_table_rows(const ModelConfig& model, const Sizes& s) {
   const double distinct = std::min(s.rows, s.vocab);
   if (model.subspace.input == InputForm::kTable) return distinct;
   if (model.subspace.input == InputForm::kDirect) return 0;
-  return std::clamp(s.rows * (0.8 - s.k / s.d), 0.0, distinct);  // 1.25 (BT k + u d) < BT d
+  return std::clamp(distinct_where_direct_is_cheaper(s.rows, s.d, s.k), 0.0, distinct);
 }
 
 // Numbers a block keeps of a microbatch from its forward to its backward (model/block.h, BlockPass).

@@ -90,6 +90,22 @@ TEST(CommandLine, RefusesADeviceThisBuildDoesNotHaveBeforeDoingAnything) {
   EXPECT_FALSE(std::filesystem::exists(program.data()));
 }
 
+TEST(CommandLine, ListsARunWhateverHasBecomeOfItsFiles) {
+  const Program program;
+  test::write_tiny_run(program);
+  const auto run = program.data() / "runs" / "damaged";
+  ASSERT_EQ(program.run(tiny_run({}, {"--steps", "1", "--run-dir", run.string()})).exit_code, 0);
+  for (const char* text : {"", "[]", "null", "{", R"({"failed": "yes"})", R"({"pid": {}, "step": "1"})"}) {
+    for (const char* name : {"outcome.json", "coordinator.json"}) write_file(run / name, text);
+    const auto outcome = program.run({"runs"});
+    EXPECT_EQ(outcome.exit_code, 0) << text << ": " << outcome.err;
+    EXPECT_NE(outcome.out.find("damaged  step 1/1"), std::string::npos) << text << ": " << outcome.out;
+  }
+  std::filesystem::remove(run / "metrics.jsonl");
+  ASSERT_EQ(::mkfifo((run / "metrics.jsonl").c_str(), 0600), 0);  // one that waits for a writer never comes back
+  EXPECT_NE(program.run({"runs"}).out.find("damaged  step 0/1"), std::string::npos);
+}
+
 // Runs it with a redirection: "> /dev/full".
 test::Outcome run_redirected(const Program& program, const test::Arguments& arguments, const std::string& where) {
   test::Arguments all{"-c", "exec \"$0\" \"$@\" " + where, THINPIPE_PROGRAM};
