@@ -183,7 +183,8 @@ void prompt_loop(const GenerateOptions& options, const ModelFiles& files, Genera
     generator.read(newest_part(with_begin(files.tokenizer, said), std::min(files.context(), kLoopContext)));
     fmt::print("{}", line);
     const auto result = continue_text(generator, picker, files.tokenizer, options.max_tokens, true);
-    said = result.ended ? "" : said + result.text;
+    said += result.text;
+    if (result.ended) said.clear();
     fmt::print("\n");
     std::fflush(stdout);
     say_speed(result);

@@ -61,7 +61,7 @@ RunConfig config_for(const ImportOptions& options, const ModelFiles& files, cons
       fmt::format("train.seq_len={}", std::min(files.context(), kLongestContext)),
       fmt::format("pipeline.stages={}", std::min<int64_t>(model.blocks, RunConfig{}.pipeline.stages)),
   };
-  const auto config = parse_config("", "the command line", options.overrides, defaults);
+  auto config = parse_config("", "the command line", options.overrides, defaults);
   check_pack(config);
   auto sizes = config.model;
   sizes.mode = ModelMode::kDense;

@@ -42,7 +42,7 @@ class HfFolder {
   Result<Tokenizer> tokenizer() const;
 
  private:
-  HfFolder(std::filesystem::path path, HfConfig config) : path_(std::move(path)), config_(std::move(config)) {}
+  HfFolder(std::filesystem::path path, HfConfig config) : path_(std::move(path)), config_(config) {}
 
   Status open_files();
   Status check_tensors() const;

@@ -108,7 +108,7 @@ std::vector<ExactnessCase> exactness_cases() {
   base.pipeline.cuts = {2, 1, 1, 2};
 
   using Change = std::function<void(RunConfig&)>;
-  const auto cuts = [](std::vector<int64_t> parts) -> Change {
+  const auto cuts = [](const std::vector<int64_t>& parts) -> Change {
     return [parts](RunConfig& c) { c.pipeline.cuts = parts, c.pipeline.stages = static_cast<int64_t>(parts.size()); };
   };
   const Change sinusoidal = [](RunConfig& c) { c.model.positions = Positions::kSinusoidal; };

@@ -131,11 +131,11 @@ TEST_F(BeginRun, IsNamedByTheTimeWhereNoFolderIsGiven) {
 
 // Weights that no seed makes: whoever fell back on the seed's would be found out.
 TEST_F(BeginRun, ReturnsToTheGivenWeightsWhenItIsKilledBeforeAnyOtherCheckpoint) {
-  use({"checkpoint.every=0", "link.delay=10ms"});
+  use({"checkpoint.every=0", "link.delay=60ms"});
   auto weights = seeds_weights();
   for (auto& [name, tensor] : weights.parameters) tensor = tensor.mul(1.5);
   const auto whole = begin("whole", weights);
-  auto outcome = program_.run({"train", "--resume", whole.string()});
+  auto outcome = program_.run({"train", "--resume", whole.string(), "--set", "link.delay=0ms"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto expected = test::result_of(whole);
   EXPECT_NE(expected, ordinary({"checkpoint.every=0"}));
@@ -338,7 +338,7 @@ TEST_F(TableOfARun, IsDownloadedByAMachineThatJoins) {
         program_ / fmt::format("home-{}", i) / "data"));
   }
   for (auto& machine : machines) {
-    const auto outcome = machine->wait(test::Seconds(120));
+    const auto outcome = machine->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   }
   EXPECT_EQ(serve.wait().exit_code, 0) << serve.err();

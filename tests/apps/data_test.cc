@@ -204,10 +204,8 @@ TEST_F(Data, KilledAgainAndAgainItGoesOnAndMakesTheSame) {
   for (const auto& [signal, bytes] :
        {std::pair{SIGKILL, 1U}, std::pair{SIGKILL, 8U << 20}, std::pair{SIGINT, 16U << 20}}) {
     test::RunningProgram running(program_, command);
-    running.wait_until(
-        "it has come so far",
-        [&, least = bytes] { return durable_bytes(program_.data()) >= least || !running.running(); },
-        test::Seconds(200));
+    running.wait_until("it has come so far",
+                       [&, least = bytes] { return durable_bytes(program_.data()) >= least || !running.running(); });
     ASSERT_TRUE(running.running());
     running.signal(signal);
     const auto outcome = running.wait();

@@ -14,7 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using test::Arguments;
 using test::RunningProgram;
-using test::Seconds;
 using test::TestInternet;
 
 class Joining : public ::testing::Test {
@@ -70,12 +69,12 @@ class Joining : public ::testing::Test {
   }
 
   static bool says(RunningProgram& running, const std::string& text) {
-    return running.wait_until(
-        fmt::format("it says '{}'", text), [&] { return running.err().find(text) != std::string::npos; }, Seconds(20));
+    return running.wait_until(fmt::format("it says '{}'", text),
+                              [&] { return running.err().find(text) != std::string::npos; });
   }
 
   static void expect_ends_well(RunningProgram& running) {
-    const auto outcome = running.wait(Seconds(120));
+    const auto outcome = running.wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   }
 
@@ -83,6 +82,8 @@ class Joining : public ::testing::Test {
 };
 
 constexpr const char* kTwoStages = "pipeline.stages=2";
+// A step takes at least an eighth of a second: what must happen in the middle of a run does.
+constexpr const char* kSlowLinks = "link.delay=60ms";
 
 TEST_F(Joining, EveryPairOfOpenAndHiddenMachinesTrainsToTheSameBits) {
   TestInternet internet;
@@ -120,8 +121,9 @@ TEST_F(Joining, ARelayedRunGoesOnAfterTheCoordinatorWasKilled) {
   const auto coordinator = internet.add_open_host("c");
   const auto one = internet.add_hidden_host("h1"), other = internet.add_hidden_host("h2");
   if (!internet.why_not().empty()) GTEST_SKIP() << internet.why_not();
-  const Arguments settings{kTwoStages, "link.delay=15ms"};
+  Arguments settings{kTwoStages, "train.steps=40"};
   const auto expected = local_result(settings);
+  settings.push_back(kSlowLinks);
   const auto run = program_ / "run";
   auto serving = serve(with({"serve", "small.toml", "--run-dir", run.string()}, settings), coordinator.network);
   const auto text = invite(run, coordinator.network, {"--uses", "2"});
@@ -132,7 +134,7 @@ TEST_F(Joining, ARelayedRunGoesOnAfterTheCoordinatorWasKilled) {
   EXPECT_NE(serving->err().find("stages 0 and 1: relayed"), std::string::npos) << serving->err();
   serving->signal(SIGKILL);
   EXPECT_EQ(serving->wait().exit_code, -1);
-  EXPECT_LT(test::metrics_lines(run), 20) << "too late to be a test";
+  EXPECT_LT(test::metrics_lines(run), 40) << "too late to be a test";
   serving = serve({"serve", "--run", run.string()}, coordinator.network);
   for (auto* running : {lower.get(), upper.get(), serving.get()}) expect_ends_well(*running);
   EXPECT_NE(serving->err().find("stages 0 and 1: relayed"), std::string::npos) << serving->err();
@@ -153,8 +155,7 @@ TEST_F(Joining, NothingThatPassesTheRelayCanBeRead) {
   ASSERT_EQ(std::fscanf(shell, "%d", &tcpdump), 1);
   const auto run = program_ / "run";
   auto serving = serve(with({"serve", "small.toml", "--run-dir", run.string()}, {kTwoStages}), coordinator.network);
-  if (!serving->wait_until(
-          "the capture has begun", [&] { return fs::exists(capture); }, Seconds(10))) {
+  if (!serving->wait_until("the capture has begun", [&] { return fs::exists(capture); })) {
     GTEST_SKIP() << "tcpdump does not run here";
   }
   const auto text = invite(run, coordinator.network, {"--uses", "2"});
@@ -187,10 +188,11 @@ TEST_F(Joining, NothingThatPassesTheRelayCanBeRead) {
 // The coordinator comes back when the certificates that the workers came with have run out: whoever has not renewed its
 // own is not let in any more.
 TEST_F(Joining, CertificatesAreRenewedWhileAWorkerLives) {
-  const Arguments settings{kTwoStages, "link.delay=25ms", "train.steps=60"};
+  Arguments settings{kTwoStages, "train.steps=60"};
   const auto expected = local_result(settings);
+  settings.push_back(kSlowLinks);
   const auto run = program_ / "run";
-  const Arguments short_lives{"--certificate-life", "5", "--listen", "127.0.0.1"};
+  const Arguments short_lives{"--certificate-life", "12", "--listen", "127.0.0.1"};
   Arguments arguments{"serve", "small.toml", "--run-dir", run.string()};
   arguments.insert(arguments.end(), short_lives.begin(), short_lives.end());
   auto serving = serve(with(arguments, settings), "");
@@ -231,8 +233,9 @@ TEST_F(Joining, WorksOverIPv6) {
 }
 
 TEST_F(Joining, LeavingAndBeingThrownOutCostTheRunNothing) {
-  const Arguments settings{kTwoStages, "link.delay=15ms", "train.steps=60"};  // long enough for all of it
+  Arguments settings{kTwoStages, "train.steps=60"};
   const auto expected = local_result(settings);
+  settings.push_back(kSlowLinks);
   const auto run = program_ / "run";
   auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, settings), "");
   const auto text = invite(run, "", {"--uses", "9"});

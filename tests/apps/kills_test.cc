@@ -146,7 +146,7 @@ TEST(Kills, TwentyOfThemLeaveNoTraceInTheResult) {
   Killer killer(killed, run, seed);
   EXPECT_TRUE(killer.kill_all()) << "not all kills happened\n" << killed.out() << killed.err() << test::logs_of(run);
   killer.print_times();
-  const auto outcome = killed.wait(Seconds(120));
+  const auto outcome = killed.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
   test::expect_same_result(run, test::result_of(program / "undisturbed"));
 }

@@ -19,7 +19,7 @@ using test::small_run;
 using Json = nlohmann::json;
 
 // Slow enough to be caught in the middle.
-const Arguments kSlow = {"train.steps=24", "link.delay=10ms"};
+const Arguments kSlow = {"train.steps=24", "link.delay=60ms"};
 
 class OtherCuts : public testing::Test {
  protected:
@@ -174,7 +174,7 @@ TEST_F(OtherCuts, AreTakenFromTheCheckpointBeforeWhenTheNewestIsDamaged) {
   std::sort(found.rbegin(), found.rend());
   ASSERT_GE(found.size(), 2U);
   fs::resize_file(found.front() / "stage-2.safetensors", 100);
-  const auto outcome = program_.run(resume(run, {"pipeline.stages=2"}));
+  const auto outcome = program_.run(resume(run, {"pipeline.stages=2", "link.delay=0ms"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
   expect_losses(run, expected);
 }
@@ -182,7 +182,7 @@ TEST_F(OtherCuts, AreTakenFromTheCheckpointBeforeWhenTheNewestIsDamaged) {
 TEST_F(OtherCuts, WhatIsRefusedLeavesTheRunAsItWas) {
   const auto run = program_ / "run";
   {
-    RunningProgram four(program_, small_run(run, {"train.steps=24", "link.delay=10ms", "subspace.anchors=stage",
+    RunningProgram four(program_, small_run(run, {"train.steps=24", "link.delay=60ms", "subspace.anchors=stage",
                                                   "subspace.full_rank_tail=1"}));
     ASSERT_TRUE(wait_for_lines(four, run, 2));
     ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);  // it must not end before it was tried
@@ -238,7 +238,7 @@ class OtherCutsTogether : public OtherCuts {
 // Three machines with a stage each; the coordinator comes back with two stages. They hear of it by themselves, and one
 // of them waits.
 TEST_F(OtherCutsTogether, MachinesThatAreThereAreGivenTheirStagesAnew) {
-  const Arguments settings{"pipeline.stages=3", "link.delay=15ms", "train.steps=24"};
+  const Arguments settings{"pipeline.stages=3", "link.delay=60ms", "train.steps=24"};
   const auto expected = expected_losses(settings);
   const auto run = program_ / "run";
   Arguments arguments{"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()};
@@ -253,7 +253,7 @@ TEST_F(OtherCutsTogether, MachinesThatAreThereAreGivenTheirStagesAnew) {
   ASSERT_LT(test::metrics_lines(run), 24) << "too late to be a test";
   serving = serve({"serve", "--run", run.string(), "--listen", "127.0.0.1", "--set", "pipeline.stages=2"});
   for (auto& machine : machines) {
-    const auto outcome = machine->wait(test::Seconds(120));
+    const auto outcome = machine->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   }
   EXPECT_EQ(serving->wait().exit_code, 0) << serving->err();
@@ -266,7 +266,7 @@ TEST_F(OtherCutsTogether, MachinesThatAreThereAreGivenTheirStagesAnew) {
 
 // As many stages as before, cut elsewhere: what the machines still hold looks like theirs and is not.
 TEST_F(OtherCutsTogether, WhatMachinesHoldOfOtherCutsIsVoid) {
-  const Arguments settings{"pipeline.stages=2", "link.delay=15ms", "train.steps=24"};
+  const Arguments settings{"pipeline.stages=2", "link.delay=60ms", "train.steps=24"};
   const auto expected = expected_losses(settings);
   const auto run = program_ / "run";
   Arguments arguments{"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()};
@@ -280,7 +280,7 @@ TEST_F(OtherCutsTogether, WhatMachinesHoldOfOtherCutsIsVoid) {
   ASSERT_LT(test::metrics_lines(run), 24) << "too late to be a test";
   serving = serve({"serve", "--run", run.string(), "--listen", "127.0.0.1", "--set", "pipeline.cuts=[3,1]"});
   for (auto* running : {a.get(), b.get(), serving.get()}) {
-    const auto outcome = running->wait(test::Seconds(120));
+    const auto outcome = running->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   }
   const auto newest = newest_checkpoint(run).take();
@@ -303,7 +303,7 @@ TEST_F(OtherCutsTogether, AutoCutsAreDecidedAnewForTheMachinesThatCome) {
   const auto text = program_.run({"invite", "--uses", "2", run.string()}).out;
   auto a = join("a", text), b = join("b", text);
   for (auto* running : {a.get(), b.get(), serving.get()}) {
-    const auto outcome = running->wait(test::Seconds(120));
+    const auto outcome = running->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   }
   EXPECT_NE(serving->err().find("placed: "), std::string::npos) << serving->err();

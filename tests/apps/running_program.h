@@ -59,8 +59,6 @@ inline std::vector<pid_t> processes_of(const std::filesystem::path& run) {
 
 class RunningProgram {
  public:
-  static constexpr Seconds kPatience{60};
-
   // `data`: a data directory other than the program's own.
   RunningProgram(const Program& program, const Arguments& arguments, const std::filesystem::path& data = {},
                  const RunOptions& options = {})

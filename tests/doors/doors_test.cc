@@ -50,8 +50,7 @@ class Doors : public ::testing::Test {
   }
 
   bool says(const std::string& text) {
-    return serving_->wait_until(
-        "it says " + text, [&] { return serving_->err().find(text) != std::string::npos; }, test::Seconds(20));
+    return serving_->wait_until("it says " + text, [&] { return serving_->err().find(text) != std::string::npos; });
   }
 
   std::shared_ptr<grpc::Channel> channel(const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {

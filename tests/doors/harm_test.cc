@@ -32,7 +32,7 @@ TEST_P(Harm, IsNamedAndTheRunLives) {
   RunningProgram honest(program, {"join", invite, "--listen", "127.0.0.1", "--name", "honest"},
                         program / "honest-data");
   for (auto* running : {&harmful, &honest, &serving}) {
-    const auto outcome = running->wait(Seconds(90));
+    const auto outcome = running->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   }
   const auto& log = serving.err();
