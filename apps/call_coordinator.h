@@ -27,7 +27,9 @@ void call_coordinator(const std::filesystem::path& run, const Call& make) {
   }
   CoordinatorLine line(operator_access(run, place.value().address));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  // One that is gone refuses at once; one that trains on a busy machine may take its time.
+  constexpr auto kPatience = std::chrono::seconds(30);
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
   const grpc::Status status = make(*line.stub(), &context);
   if (status.ok()) return;
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||

@@ -15,7 +15,7 @@ namespace {
 
 // Parts of a file: large enough to be cheap, small enough to let other traffic through.
 constexpr size_t kPartBytes = 256 << 10;
-constexpr auto kFarewell = std::chrono::milliseconds(500);
+constexpr auto kFarewell = std::chrono::seconds(2);
 
 grpc::Status denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
 grpc::Status refusal(const std::string& reason) { return {grpc::StatusCode::FAILED_PRECONDITION, reason}; }

@@ -22,7 +22,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr auto kConnectPatience = std::chrono::seconds(5);
+constexpr auto kConnectPatience = std::chrono::seconds(15);
 constexpr auto kCallPatience = std::chrono::seconds(30);
 constexpr uint32_t kMeasureBytes = 128 << 10;
 

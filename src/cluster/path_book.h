@@ -33,7 +33,7 @@ struct PathProbe {
 class PathBook {
  public:
   // An answer is waited for so long; an unreachable neighbour is tried again after so long.
-  static constexpr Duration kPatience = std::chrono::seconds(3);
+  static constexpr Duration kPatience = std::chrono::seconds(6);
   static constexpr Duration kTryAgain = std::chrono::seconds(30);
 
   // The way from `lower` to `upper`; none while an answer may still come. Probes that should be sent are appended.

@@ -29,7 +29,7 @@ namespace thinpipe {
 namespace {
 
 constexpr timespec kTick{0, 100'000'000};
-constexpr auto kFarewell = std::chrono::seconds(2);
+constexpr auto kFarewell = std::chrono::seconds(10);
 constexpr std::chrono::seconds kOwnCertificateLife = std::chrono::hours(24 * 365 * 9);
 
 // The value of that name, made and kept when there is none yet.

@@ -17,9 +17,9 @@
 namespace thinpipe {
 namespace {
 
-constexpr auto kDialPatience = std::chrono::seconds(5);
+constexpr auto kDialPatience = std::chrono::seconds(10);
 // Less than PathBook::kPatience: the answer must be there before the coordinator stops waiting.
-constexpr auto kProbePatience = std::chrono::milliseconds(1500);
+constexpr auto kProbePatience = std::chrono::seconds(4);
 // The neighbour may be busy for as long as its state takes to download; the end of the epoch ends the wait.
 constexpr auto kTunnelPatience = std::chrono::hours(3);
 

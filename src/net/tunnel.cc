@@ -26,7 +26,7 @@ namespace {
 using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 using StreamFactory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-constexpr auto kConnectTime = std::chrono::seconds(5);
+constexpr auto kConnectTime = std::chrono::seconds(10);
 
 grpc::ByteBuffer buffer_of(std::span<const std::byte> bytes) {
   const grpc::Slice slice(bytes.data(), bytes.size());

@@ -204,8 +204,11 @@ TEST_F(Data, KilledAgainAndAgainItGoesOnAndMakesTheSame) {
   for (const auto& [signal, bytes] :
        {std::pair{SIGKILL, 1U}, std::pair{SIGKILL, 8U << 20}, std::pair{SIGINT, 16U << 20}}) {
     test::RunningProgram running(program_, command);
-    running.wait_until("it has come so far",
-                       [&, least = bytes] { return durable_bytes(program_.data()) >= least || !running.running(); });
+    // One that goes on has first found its place, and by then hears ctrl-C.
+    running.wait_until("it has come so far", [&, least = bytes] {
+      const bool at_work = least == 1 || has(running.out(), "finding the place");
+      return (at_work && durable_bytes(program_.data()) >= least) || !running.running();
+    });
     ASSERT_TRUE(running.running());
     running.signal(signal);
     const auto outcome = running.wait();

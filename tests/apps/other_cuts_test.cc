@@ -125,10 +125,11 @@ TEST_F(OtherCuts, FourStagesThenTwoThenThreeComputeTheSame) {
 
 // Killed at whatever moment: before the config is written, between it and the checkpoint, and after.
 TEST_F(OtherCuts, SurviveBeingKilledAtAnyMoment) {
-  const auto expected = expected_losses(kSlow);
+  const Arguments settings{"train.steps=300", "link.delay=60ms"};  // one stage has no link to slow it down
+  const auto expected = expected_losses(settings);
   const auto run = program_ / "run";
   {
-    RunningProgram four(program_, small_run(run, kSlow));
+    RunningProgram four(program_, small_run(run, settings));
     stop_at(four, run, 7);
   }
   const auto serve_log = [&] {
@@ -150,13 +151,14 @@ TEST_F(OtherCuts, SurviveBeingKilledAtAnyMoment) {
   killed_when("pipeline.stages=2", "the config says so", config_says("stages = 2\n"));
   killed_when("pipeline.stages=3", "the coordinator has begun",
               [&, before = serve_log().size()] { return serve_log().size() != before; });
-  killed_when("pipeline.cuts=[3,1]", "the checkpoint is being cut",
-              [&] { return fs::exists(run / "checkpoints" / ".recut"); });
+  killed_when("pipeline.cuts=[3,1]", "the checkpoint is being cut", [&] {
+    return fs::exists(run / "checkpoints" / ".recut") || newest_manifest(run).at("cuts") == Json{3, 1};
+  });
   killed_when("pipeline.stages=1", "the checkpoint is cut", [&] { return newest_manifest(run).at("cuts") == Json{4}; });
   const auto lines = test::metrics_lines(run);
   killed_when("pipeline.stages=2", "some steps are done", [&] { return test::metrics_lines(run) >= lines + 2; });
-  // Without --set it goes on as it was told last.
-  const auto outcome = program_.run(resume(run));
+  // What is not said again stays as it was told last.
+  const auto outcome = program_.run(resume(run, {"link.delay=0ms"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
   EXPECT_EQ(newest_manifest(run).at("cuts"), (Json{2, 2}));
   EXPECT_FALSE(fs::exists(run / "checkpoints" / ".recut"));
@@ -185,7 +187,10 @@ TEST_F(OtherCuts, WhatIsRefusedLeavesTheRunAsItWas) {
     RunningProgram four(program_, small_run(run, {"train.steps=24", "link.delay=60ms", "subspace.anchors=stage",
                                                   "subspace.full_rank_tail=1"}));
     ASSERT_TRUE(wait_for_lines(four, run, 2));
-    ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);  // it must not end before it was tried
+    {
+      const test::Held held(four.child("worker-1"));  // it must not end before it was tried
+      ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);
+    }
     // Somebody holds it.
     const auto before = read_file(run / "config.toml").take();
     expect_fails(resume(run, {"pipeline.stages=2"}), {run.string(), "another process serves this run"});

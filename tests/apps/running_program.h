@@ -79,6 +79,7 @@ class RunningProgram {
   const std::string& out() const { return outcome_.out; }
   const std::string& err() const { return outcome_.err; }
   bool running() const { return !ended_; }
+  pid_t pid() const { return launched_.pid; }
   void signal(int number) const {
     if (!reaped_) ::kill(launched_.pid, number);
   }
@@ -117,6 +118,14 @@ class RunningProgram {
     if (waits[2].revents != 0) ended_ = true;
   }
 
+  // All that it has said so far.
+  void catch_up() {
+    for (size_t before = 0; before != out().size() + err().size();) {
+      before = out().size() + err().size();
+      look(Seconds(0));
+    }
+  }
+
   // Until it holds; looked at whenever something happens, and often. False, and a failure, when it takes too long.
   template <class Condition>
   bool wait_until(std::string_view what, const Condition& condition, Seconds patience = kPatience) {
@@ -129,6 +138,7 @@ class RunningProgram {
       }
       look(kOften);
     }
+    catch_up();  // a test may ask what was said before it held
     return true;
   }
 
@@ -167,6 +177,21 @@ class RunningProgram {
   bool out_closed_ = false;
   bool err_closed_ = false;
   bool reaped_ = false;
+};
+
+// A process that stands still for a while: a run that needs it does not end before a slow test has done what it wanted.
+class Held {
+ public:
+  explicit Held(pid_t process) : process_(process) {
+    TP_CHECK(process > 0, "there is nobody to hold");
+    TP_CHECK(::kill(process, SIGSTOP) == 0, "cannot hold {}", process);
+  }
+  ~Held() { ::kill(process_, SIGCONT); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  pid_t process_;
 };
 
 // Lines added to metrics.jsonl, one for every step committed (or evaluated, where that is due). A file that is cut back

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "support/scratch.h"
 
 namespace thinpipe {
 namespace {
@@ -347,7 +348,8 @@ TEST(ConfigFile, LoadNamesTheFileThatCannotBeRead) {
 }
 
 TEST(ConfigFile, LoadRefusesAFileFarTooLargeForAConfig) {
-  const auto path = std::filesystem::path(testing::TempDir()) / "thinpipe_large_config.toml";
+  const test::ScratchFolder folder;
+  const auto path = folder / "large.toml";
   std::ofstream(path) << "#";
   std::filesystem::resize_file(path, (1 << 20) + 1);
   try {
@@ -356,7 +358,6 @@ TEST(ConfigFile, LoadRefusesAFileFarTooLargeForAConfig) {
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()), path.string() + " has 1MiB: a config file has at most 1MiB");
   }
-  std::filesystem::remove(path);
 }
 
 TEST(ConfigFile, DefaultsStandWhereTheFileSaysNothing) {

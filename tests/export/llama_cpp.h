@@ -67,7 +67,7 @@ class LlamaCpp {
       // Optional dependencies are builds for other machines, and scripts would build llama.cpp where none fits.
       const auto [status, output] = output_of(fmt::format(
           "cd '{}' && npm install --omit=optional --ignore-scripts --no-audit --no-fund --no-package-lock "
-          "--fetch-retries=1 --fetch-retry-mintimeout=1000 --fetch-retry-maxtimeout=2000 --fetch-timeout=60000 2>&1",
+          "--fetch-retries=4 --fetch-retry-mintimeout=2000 --fetch-retry-maxtimeout=20000 --fetch-timeout=60000 2>&1",
           folder_.string()));
       if (status != 0) {
         why_not_ = "npm cannot install node-llama-cpp: " + output;

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for a while: tests/fuzz/run.sh SECONDS_PER_TARGET [BUILD_DIR]
+# Runs every fuzz target for a while: tests/fuzz/run.sh SECONDS_PER_TARGET [BUILD_DIR [SEED]]
 # Starts from the seeds in tests/fuzz/corpus/TARGET/, keeps what it learns and what it breaks in BUILD_DIR/fuzz/, prints
 # one line per target, and exits 1 if any of them crashed, hung or grew too large.
 set -euo pipefail
 
-seconds=${1:?usage: tests/fuzz/run.sh SECONDS_PER_TARGET [BUILD_DIR]}
+seconds=${1:?usage: tests/fuzz/run.sh SECONDS_PER_TARGET [BUILD_DIR [SEED]]}
 here=$(cd "$(dirname "$0")" && pwd)
 build=${2:-$here/../../build/fuzz}
+seed=${3:-0}  # 0: another one each time
 
 shopt -s nullglob
 programs=()
@@ -19,13 +20,13 @@ if ((${#programs[@]} == 0)); then
 fi
 
 run_target() {
-  local program=$1 seconds=$2 build=$3 seeds=$4
+  local program=$1 seconds=$2 build=$3 seeds=$4 seed=$5
   local target=${program##*/fuzz_}
   local work=$build/fuzz/$target
   local inputs=("$work/corpus")
   if [[ -d $seeds/$target ]]; then inputs+=("$seeds/$target"); fi
   mkdir -p "$work/corpus" "$work/artifacts"
-  if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=512 -max_len=4096 \
+  if "$program" -max_total_time="$seconds" -seed="$seed" -timeout=60 -rss_limit_mb=1024 -malloc_limit_mb=512 -max_len=4096 \
     -print_final_stats=1 -artifact_prefix="$work/artifacts/" "${inputs[@]}" >"$work/log" 2>&1; then
     echo "$target: ok, $(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log") inputs in ${seconds}s"
   else
@@ -37,4 +38,4 @@ export -f run_target
 
 # One per core. xargs goes on after a failure and reports it in the end.
 printf '%s\0' "${programs[@]}" |
-  xargs -0 -I{} -P "$(nproc)" bash -c 'run_target "$@"' _ {} "$seconds" "$build" "$here/corpus" || exit 1
+  xargs -0 -I{} -P "$(nproc)" bash -c 'run_target "$@"' _ {} "$seconds" "$build" "$here/corpus" "$seed" || exit 1

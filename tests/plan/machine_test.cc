@@ -5,6 +5,8 @@
 
 #include <fstream>
 
+#include "support/scratch.h"
+
 namespace thinpipe {
 namespace {
 
@@ -14,13 +16,6 @@ constexpr uint64_t kMiB = 1 << 20;
 
 class Machine : public testing::Test {
  protected:
-  Machine()
-      : root_(fs::temp_directory_path() /
-              (std::string("thinpipe-machine-") + testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    fs::remove_all(root_);
-  }
-  ~Machine() override { fs::remove_all(root_); }
-
   void write(const std::string& path, const std::string& text) {
     fs::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
@@ -30,7 +25,7 @@ class Machine : public testing::Test {
   }
   uint64_t available() { return available_memory_bytes(root_ / "proc", root_ / "cgroup"); }
 
-  fs::path root_;
+  const test::ScratchFolder root_;
 };
 
 TEST_F(Machine, GivesWhatTheSystemHasWithoutAControlGroup) {

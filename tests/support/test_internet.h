@@ -85,6 +85,7 @@ class TestInternet {
   std::string next_address() { return fmt::format("10.77.0.{}", ++hosts_); }
 
   void add_namespace(const std::string& name) {
+    (void)output_of(fmt::format("ip netns delete {}", name));  // of a test that was killed, long ago
     run(fmt::format("ip netns add {}", name));
     run(fmt::format("ip -n {} link set lo up", name));
     namespaces_.push_back(name);

@@ -34,7 +34,12 @@ std::string said_as_nobody(const Action& action) {
     const bool dropped =
         ::geteuid() != 0 || (::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
                              ::setresuid(kNobody, kNobody, kNobody) == 0);
-    const std::string said = dropped ? action() : "(cannot become nobody)";
+    std::string said = "(cannot become nobody)";
+    try {
+      if (dropped) said = action();
+    } catch (const std::exception& error) {  // never back into the tests of the parent
+      said = error.what();
+    }
     ::_exit(::write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
   }
   ::close(ends[1]);
