@@ -13,15 +13,16 @@
 namespace thinpipe {
 namespace {
 
-constexpr auto kFlushTime = std::chrono::milliseconds(500);
-
 // Rounded to a nanosecond.
 Duration fraction(double of_ns) { return Duration(std::llround(of_ns)); }
 
 class ShapedLink final : public Link {
  public:
-  ShapedLink(std::unique_ptr<Link> inner, const LinkShape& shape, int64_t capacity, uint64_t seed)
-      : inner_(std::move(inner)), capacity_(static_cast<size_t>(capacity)), plan_(shape, seed) {
+  ShapedLink(std::unique_ptr<Link> inner, const LinkShape& shape, int64_t capacity, uint64_t seed, Duration flush_time)
+      : inner_(std::move(inner)),
+        capacity_(static_cast<size_t>(capacity)),
+        flush_time_(flush_time),
+        plan_(shape, seed) {
     line_ = std::thread([this] { run_line(); });
   }
 
@@ -56,7 +57,7 @@ class ShapedLink final : public Link {
       std::unique_lock lock(mutex_);
       if (closed_) return;
       set_closed(reason);
-      flushed_.wait_for(lock, kFlushTime, [&] { return line_ended_; });
+      flushed_.wait_for(lock, flush_time_, [&] { return line_ended_; });
     }
     inner_->close(std::move(reason));
   }
@@ -113,6 +114,7 @@ class ShapedLink final : public Link {
 
   const std::unique_ptr<Link> inner_;
   const size_t capacity_;
+  const Duration flush_time_;
   mutable std::mutex mutex_;
   std::condition_variable line_changed_;  // the line's thread waits
   std::condition_variable has_room_;      // send() waits
@@ -138,9 +140,10 @@ TimePoint ShapePlan::arrival(TimePoint now, uint64_t bytes) {
   return last_arrival_;
 }
 
-std::unique_ptr<Link> shape_link(std::unique_ptr<Link> inner, const LinkShape& shape, int64_t capacity, uint64_t seed) {
+std::unique_ptr<Link> shape_link(std::unique_ptr<Link> inner, const LinkShape& shape, int64_t capacity, uint64_t seed,
+                                 Duration flush_time) {
   TP_CHECK(capacity >= 0, "a capacity of {} messages", capacity);
-  return std::make_unique<ShapedLink>(std::move(inner), shape, capacity, seed);
+  return std::make_unique<ShapedLink>(std::move(inner), shape, capacity, seed, flush_time);
 }
 
 }  // namespace thinpipe

@@ -191,7 +191,7 @@ TEST(GrpcLink, AMessageAboveTheLimitClosesTheLinkAndSaysSo) {
 
 // The other end must not have to hold it all before it sees that it is too much.
 TEST(GrpcLink, AHugeMessageIsCutOffWhileItArrives) {
-  constexpr size_t kHuge = size_t{72} << 20;
+  constexpr size_t kHuge = size_t{160} << 20;
   for (const bool to_server : {true, false}) {
     const auto server = start_server(let_in, to_server ? 2000 : kHuge);
     const auto upper = dial(*server, hello_for(0), {1, 1, to_server ? kHuge : 2000});

@@ -166,7 +166,7 @@ TEST(LinkService, AShutdownClosesEverythingWithItsReason) {
     EXPECT_TRUE(holds(link.error(), "this worker goes home"));
   });
   waiting.wait();
-  server->shutdown("this worker goes home");
+  server->service().shutdown("this worker goes home");  // without the server's limit of time
   worker.join();
   EXPECT_TRUE(fails_with(taken_upper->receive(), "this worker goes home"));
   EXPECT_TRUE(fails_with(taken_lower->receive(), "this worker goes home"));
@@ -202,6 +202,7 @@ class RawClient {
       : channel_(grpc::CreateChannel(address_of(server), grpc::InsecureChannelCredentials())),
         method_(kExchangeMethod, grpc::internal::RpcMethod::BIDI_STREAMING, channel_) {
     for (const auto& [key, value] : metadata) context_.AddMetadata(key, value);
+    context_.set_wait_for_ready(true);
     stream_.reset(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
         channel_.get(), method_, &context_));
   }

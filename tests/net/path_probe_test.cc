@@ -61,8 +61,9 @@ TEST(PathProbe, MeasuresARelayedPath) {
   const auto ends = open_ends(relay, address_of(*server));
   EXPECT_TRUE(plausible(probe_path(ends.dialling->local_address(), nullptr, "", kDialTimeout)));
   const auto meter = relay.service().meters().at(0);
-  EXPECT_GT(meter.bytes_down, 60u << 10);
-  EXPECT_GT(meter.bytes_up, 60u << 10);
+  // The smallest of its transfers; how many more it makes goes by the time they take.
+  EXPECT_GT(meter.bytes_down, 4u << 10);
+  EXPECT_GT(meter.bytes_up, 4u << 10);
   EXPECT_LT(meter.bytes_down + meter.bytes_up, 160u << 10);
 }
 

@@ -38,7 +38,7 @@ Status receive(const std::string& listen_address, int64_t messages) {
 }
 
 Status send(const std::string& address, int64_t messages) {
-  auto link = dial_link(address, {"run", "peer", 0, 0}, kLimits, std::chrono::seconds(10));
+  auto link = dial_link(address, {"run", "peer", 0, 0}, kLimits, std::chrono::minutes(2));
   if (!link) return link.error();
   return send_transfer(*link.value(), messages);
 }

@@ -17,13 +17,15 @@ using std::chrono::nanoseconds;
 
 // Every part of the shape at work, and none that the suite has to wait for.
 constexpr LinkShape kQuick{2'000'000'000, microseconds(20), microseconds(20)};
+// For a close: a thread that is not given a core for half a second must not lose what was sent.
+constexpr auto kPatience = std::chrono::seconds(5);
 
 template <class Inner>
 struct Shaped {
   auto make(int64_t capacity_down, int64_t capacity_up) {
     auto [upper, lower] = inner.make(capacity_down, capacity_up);
-    return std::pair(shape_link(std::move(upper), kQuick, capacity_down, 1),
-                     shape_link(std::move(lower), kQuick, capacity_up, 2));
+    return std::pair(shape_link(std::move(upper), kQuick, capacity_down, 1, kPatience),
+                     shape_link(std::move(lower), kQuick, capacity_up, 2, kPatience));
   }
   Inner inner;
 };
@@ -113,7 +115,7 @@ TEST(ShapedLink, HoldsAMessageUntilItsTime) {
 
 TEST(ShapedLink, AClosePassesOnAtOnceWhatIsHeld) {
   auto [upper, lower] = make_memory_link(4, 4);
-  upper = shape_link(std::move(upper), {.delay = hours(1)}, 4, 1);
+  upper = shape_link(std::move(upper), {.delay = hours(1)}, 4, 1, kPatience);
   EXPECT_EQ(send_many(*upper, 1, 4), 4u);
   upper->close("enough for today");
   EXPECT_EQ(receive_many(*lower, 1, 4), 4u);

@@ -169,7 +169,18 @@ TEST(TunnelService, TheCallsEndWellWhenBothWaysHaveEnded) {
 
 TEST(TunnelService, AnEndThatLeavesWhileItWaitsIsForgotten) {
   RelayServer relay;
-  { RawEnd gone(relay, metadata_for(true)); }
+  {
+    // Once one of two has been replaced, the other is known to wait there.
+    std::stop_source stop;
+    std::future<OpenedTunnel> both[] = {open_later(relay, tunnel_hello(true), "", stop.get_token()),
+                                        open_later(relay, tunnel_hello(true), "", stop.get_token())};
+    const auto ready = [&](int which) {
+      return both[which].wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    };
+    while (!ready(0) && !ready(1)) std::this_thread::yield();
+    stop.request_stop();
+    for (auto& one : both) EXPECT_FALSE(one.get().ok());
+  }
   RawEnd dialling(relay, metadata_for(true));
   RawEnd accepting(relay, metadata_for(false));
   EXPECT_TRUE(dialling.joined());

@@ -91,13 +91,12 @@ TEST(Tunnel, AWayThatIsClosedLeavesTheOtherOpen) {
     sender.join();
     second.end_sending();
     EXPECT_TRUE(at_its_end(first));
-    tunnel.ends.dialling.reset();
-    EXPECT_EQ(tunnel.ends.accepting->failure(), "");
+    for (const auto& end : {&tunnel.ends.dialling, &tunnel.ends.accepting}) EXPECT_EQ((*end)->failure(), "");
   }
 }
 
 TEST(Tunnel, AReaderThatTakesNothingStopsTheWriter) {
-  constexpr size_t kMuch = size_t{256} << 20;
+  constexpr size_t kMuch = size_t{1} << 30;  // more than sockets and flow control hold, wherever it runs
   constexpr int kStoppedForMs = 300;
   RelayServer relay;
   SocketTunnel tunnel(relay);
@@ -111,9 +110,8 @@ TEST(Tunnel, AReaderThatTakesNothingStopsTheWriter) {
   do {
     seen = accepted;
     ::poll(nullptr, 0, kStoppedForMs);
-  } while (accepted != seen);
-  EXPECT_LT(seen, size_t{32} << 20) << "more than sockets and flow control hold";
-  EXPECT_GT(seen, 0u);
+  } while (seen == 0 || accepted != seen);
+  EXPECT_LT(seen, kMuch) << "nothing has stopped it";
   // And goes on when the reader does.
   EXPECT_EQ(receive_bytes(tunnel.far, seen + (1 << 20)).size(), seen + (1 << 20));
   tunnel.ends.accepting.reset();
