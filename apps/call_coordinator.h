@@ -20,10 +20,12 @@ template <class Call>
 void call_coordinator(const std::filesystem::path& run, const Call& make) {
   const auto place = read_coordinator_place(run);
   if (!place) {
+    const auto state = state_of(run);
+    if (state == "complete") throw UserError(fmt::format("{}: is not being served: it is complete", run.string()));
     throw UserError(
         fmt::format("{}: this run is not being served ({}); start it with thinpipe train --resume or "
                     "thinpipe serve --run",
-                    run.string(), state_of(run)));
+                    run.string(), state));
   }
   CoordinatorLine line(operator_access(run, place.value().address));
   grpc::ClientContext context;

@@ -22,6 +22,7 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "config/link_settings.h"
+#include "net/addresses.h"
 #include "pipeline/progress.h"
 #include "run_folders.h"
 
@@ -238,10 +239,8 @@ void join(const JoinArguments& arguments) {
   WorkerOptions options;
   options.coordinator = *access;
   options.folder = folder;
-  if (!arguments.listen.empty())
-    options.listen = arguments.listen;
-  else
-    options.listen = {"::"};
+  options.listen = arguments.listen;
+  if (options.listen.empty()) options.listen = {any_address()};
   options.announce = arguments.announce;
   options.machine = checks.machine;
   options.leave = signals.token();
@@ -301,8 +300,8 @@ void add_join_commands(CLI::App& app) {
                            "HOST:PORT where neighbours can dial, say a forwarded port");
   join_command->add_flag("--check", arguments->check_only, "only look whether this machine can take part");
   join_command->footer(
-      "Examples:\n  thinpipe join thinpipe1...                             the line you were sent\n"
-      "  thinpipe join thinpipe1... --check                     look first, take no part\n"
+      "Examples:\n  thinpipe join thinpipe-v1-...                          the line you were sent\n"
+      "  thinpipe join thinpipe-v1-... --check                  look first, take no part\n"
       "  thinpipe join - < invite.txt                           not seen by other users of this machine\n"
       "It holds a stage until the run ends; ctrl-C leaves with a checkpoint. What a host can see and do: "
       "docs/joining.md.");
@@ -315,7 +314,7 @@ void add_join_commands(CLI::App& app) {
   doctor_command->footer(
       "Examples:\n  thinpipe doctor                                        for the default model\n"
       "  thinpipe doctor --config my.toml\n"
-      "  thinpipe doctor thinpipe1...                           for the run of this invite\n"
+      "  thinpipe doctor thinpipe-v1-...                        for the run of this invite\n"
       "It measures memory, disk and speed, and says of each whether it will do and what would mend it.");
   doctor_command->callback([doctor_invite, doctor_config] { doctor(*doctor_invite, *doctor_config); });
 }

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/nearest.h"
+#include "base/out_of_memory.h"
 #include "commands.h"
 #include "help.h"
 
@@ -73,12 +74,6 @@ void refuse_empty_values(CLI::App& app) {
     });
   }
   for (auto* command : app.get_subcommands([](CLI::App*) { return true; })) refuse_empty_values(*command);
-}
-
-// std::bad_alloc, or what libtorch throws in its place.
-bool is_out_of_memory(const std::exception& error) {
-  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-         std::string_view(error.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
 }
 
 // fmt::print throws one where what stands behind standard output or standard error takes no more.
@@ -139,7 +134,7 @@ int main(int argc, char** argv) {
       ended(0, dynamic_cast<const std::system_error&>(error).code().value());
       return 2;
     }
-    if (is_out_of_memory(error)) {
+    if (thinpipe::is_out_of_memory(error)) {
       complain("not enough memory for this run: lower model.d, model.blocks, train.microbatch or train.seq_len");
       return 2;
     }

@@ -21,8 +21,6 @@ struct PathChoice {
   PathWay way = PathWay::kRelay;
   std::string address;  // to dial; none when relayed
   std::optional<control::PathFacts> facts;
-
-  bool same_way(const PathChoice& other) const { return way == other.way && address == other.address; }
 };
 
 // Processes are named by their incarnations: what one could reach says nothing about the next one on another machine.

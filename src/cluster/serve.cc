@@ -72,12 +72,6 @@ std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Id
   return server;
 }
 
-bool has_ipv6() {
-  const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (socket >= 0) ::close(socket);
-  return socket >= 0;
-}
-
 // This machine's own way in.
 std::string local_address(const std::vector<HostPort>& places) {
   const auto& first = places.front();
@@ -168,7 +162,7 @@ RunEnd serve_run(const ServeOptions& options) {
   const auto table = checked_table(options.folder, config, corpus.vocab);
   BatchSource batches(corpus, config.train);
   auto listen = options.listen;
-  if (listen.empty()) listen = {has_ipv6() ? "::" : "0.0.0.0"};
+  if (listen.empty()) listen = {any_address()};
   auto places = listen_places(store, listen);
   const auto now = WallTime::clock::now();
   auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run, now).take();

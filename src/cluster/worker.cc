@@ -14,6 +14,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "cluster/build_name.h"
 #include "cluster/control_client.h"
 #include "cluster/coordinator_core.h"
@@ -38,12 +39,6 @@ constexpr Duration kHeartbeat = std::chrono::seconds(1);
 constexpr size_t kMaxRefusalBytes = 500;
 constexpr const char* kOutOfMemory =
     "not enough memory for this stage: lower model.d, model.blocks, train.microbatch or train.seq_len";
-
-// std::bad_alloc, or what libtorch throws in its place.
-bool is_out_of_memory(const std::exception& error) {
-  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-         std::string_view(error.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
-}
 
 std::string new_incarnation() {
   return fmt::format("{}-{}", ::getpid(), SystemClock().now().time_since_epoch().count());

@@ -1,4 +1,5 @@
 // lab exactness and lab optimizer.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -18,6 +19,7 @@ namespace {
 struct Outcome {
   int64_t steps;
   int64_t parameters;
+  double elapsed_s;
   double tokens_per_s;
   double bytes_per_token;  // per cut, both directions
   double validation_loss;
@@ -25,17 +27,22 @@ struct Outcome {
 
 int64_t tokens_per_step(const TrainConfig& train) { return train.microbatches * train.microbatch * train.seq_len; }
 
-// The schedule of the learning rate needs the number of steps, so a few steps are timed first and thrown away.
+// The schedule of the learning rate needs the number of steps, so some are timed first and thrown away: for a tenth of
+// the time, and a few at least.
 int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, double limit_s) {
-  constexpr int64_t kTimed = 6;
+  constexpr int64_t kLeastTimed = 6;
   BatchSource batches(corpus, config.train);
   InProcessPipeline pipeline(config, corpus.vocab, batches);
   pipeline.step(0);
   const SystemClock clock;
   const auto start = clock.now();
-  for (int64_t step = 1; step <= kTimed; ++step) pipeline.step(step);
-  const double per_step_s = seconds(clock.now() - start) / static_cast<double>(kTimed);
-  return std::max<int64_t>(1, static_cast<int64_t>(limit_s / per_step_s));
+  double taken_s = 0;
+  int64_t timed = 0;
+  while (timed < kLeastTimed || taken_s < limit_s / 10) {
+    pipeline.step(++timed);
+    taken_s = seconds(clock.now() - start);
+  }
+  return std::max<int64_t>(1, std::llround(limit_s * static_cast<double>(timed) / taken_s));
 }
 
 Outcome train_for(RunConfig config, const PreparedCorpus& corpus, double limit_s) {
@@ -50,19 +57,27 @@ Outcome train_for(RunConfig config, const PreparedCorpus& corpus, double limit_s
   }
   const auto tokens = static_cast<double>(config.train.steps * tokens_per_step(config.train));
   const double elapsed_s = seconds(clock.now() - start);
-  return {config.train.steps, pipeline.parameter_count(), tokens / elapsed_s,
+  return {config.train.steps,
+          pipeline.parameter_count(),
+          elapsed_s,
+          tokens / elapsed_s,
           static_cast<double>(bytes) / tokens / static_cast<double>(config.pipeline.stages - 1),
           pipeline.validate(batches.validation_windows())};
 }
 
 nlohmann::ordered_json show(const char* name, const Outcome& outcome, int64_t d) {
   const double compression = 8.0 * static_cast<double>(d) / outcome.bytes_per_token;
-  fmt::print("{:<10} {:>10} {:>7} {:>10.0f} {:>12.1f} {:>8.1f}x {:>16.4f}\n", name, outcome.parameters, outcome.steps,
-             outcome.tokens_per_s, outcome.bytes_per_token, compression, outcome.validation_loss);
+  fmt::print("{:<10} {:>10} {:>7} {:>8.0f} {:>10.0f} {:>12.1f} {:>8.1f}x {:>16.4f}\n", name, outcome.parameters,
+             outcome.steps, outcome.elapsed_s, outcome.tokens_per_s, outcome.bytes_per_token, compression,
+             outcome.validation_loss);
   std::fflush(stdout);
-  return {{"parameters", outcome.parameters},     {"steps", outcome.steps},
-          {"tokens_per_s", outcome.tokens_per_s}, {"bytes_per_token", outcome.bytes_per_token},
-          {"compression_vs_fp32", compression},   {"validation_loss", outcome.validation_loss}};
+  return {{"parameters", outcome.parameters},
+          {"steps", outcome.steps},
+          {"seconds", outcome.elapsed_s},
+          {"tokens_per_s", outcome.tokens_per_s},
+          {"bytes_per_token", outcome.bytes_per_token},
+          {"compression_vs_fp32", compression},
+          {"validation_loss", outcome.validation_loss}};
 }
 
 }  // namespace
@@ -77,8 +92,8 @@ void lab_default(double minutes, bool json) {
   const auto corpus = prepare_corpus(subspace.data, data_dir());
   fmt::print("{} stages in one process, {:g} minutes each; links take no time, so this compares compute and learning\n",
              subspace.pipeline.stages, minutes);
-  fmt::print("{:<10} {:>10} {:>7} {:>10} {:>12} {:>9} {:>16}\n", "", "parameters", "steps", "tokens/s", "bytes/token",
-             "vs fp32", "validation loss");
+  fmt::print("{:<10} {:>10} {:>7} {:>8} {:>10} {:>12} {:>9} {:>16}\n", "", "parameters", "steps", "seconds", "tokens/s",
+             "bytes/token", "vs fp32", "validation loss");
   nlohmann::ordered_json summary;
   summary["subspace"] = show("subspace", train_for(subspace, corpus, minutes * 60), subspace.model.d);
   summary["dense"] = show("dense", train_for(dense, corpus, minutes * 60), dense.model.d);

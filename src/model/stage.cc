@@ -179,7 +179,7 @@ at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {
 at::Tensor Stage::change_over(Basis next) {
   TP_CHECK(subspace_, "a dense model has no basis to change");
   const auto q = change_of_coordinates(subspace_->basis(), next);
-  const auto q_here = q.to(options().device(), options().dtype().toScalarType());
+  auto q_here = q.to(options().device(), options().dtype().toScalarType());
   for (auto& parameter : parameters_.all()) {
     if (is_coordinates(parameter)) parameter.value.copy_(parameter.value.mm(q_here));
   }

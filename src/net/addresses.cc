@@ -5,6 +5,8 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <charconv>
 
@@ -96,6 +98,13 @@ std::string to_string(const HostPort& address) {
 }
 
 bool is_wildcard(const HostPort& address) { return address.host == "::" || address.host == "0.0.0.0"; }
+
+std::string any_address() {
+  const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return "0.0.0.0";
+  ::close(socket);
+  return "::";
+}
 
 std::vector<std::string> reachable_addresses(const HostPort& listening) {
   if (!is_wildcard(listening)) return {to_string(listening)};

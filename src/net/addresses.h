@@ -21,6 +21,8 @@ std::string to_string(const HostPort& address);
 
 // 0.0.0.0 or ::
 bool is_wildcard(const HostPort& address);
+// The one to listen at for everybody: ::, which hears IPv4 too, or 0.0.0.0 where the kernel has no IPv6.
+std::string any_address();
 
 // Where others may dial what listens at that host: itself, or, when it is a wildcard (0.0.0.0, ::), every address of
 // this machine's interfaces that others can know; the loopback ones only when there is no other.

@@ -58,10 +58,6 @@ void Optimizer::change_over(const at::Tensor& q) {
   }
 }
 
-double Optimizer::learning_rate(int64_t step) const {
-  return config_.lr * learning_rate_factor(config_, step, total_steps_);
-}
-
 std::vector<std::pair<std::string, at::Tensor>> Optimizer::state() {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (auto& entry : entries_) {

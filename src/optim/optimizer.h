@@ -26,7 +26,6 @@ class Optimizer {
   double squared_norm() const;
   // Applies the update of step `step` (from 0; some before it may have been skipped) and leaves the gradients alone.
   void apply(int64_t step, double grad_factor);
-  double learning_rate(int64_t step) const;
   // After the stage's change_over, with the Q it returned.
   void change_over(const at::Tensor& q);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/units.h"
 
@@ -39,7 +40,7 @@ std::string Progress::line(const StepReport& report) const {
     }
   }
   return fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s{}  ETA {}", report.step, plan_.total_steps, report.loss,
-                     rate, link, format_duration(std::chrono::seconds(static_cast<int64_t>(left + 0.5))));
+                     rate, link, format_duration(std::chrono::seconds(std::llround(left))));
 }
 
 void Progress::step(const StepReport& report) {

@@ -70,7 +70,7 @@ class RunFolder {
     std::vector<std::filesystem::path> paths;
   };
 
-  RunFolder(std::filesystem::path path, LineLog metrics, LineLog timing, Traces traces)
+  RunFolder(std::filesystem::path path, LineLog metrics, LineLog timing, Traces&& traces)
       : path_(std::move(path)), metrics_(std::move(metrics)), timing_(std::move(timing)), traces_(std::move(traces)) {}
 
   std::filesystem::path path_;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/units.h"
+#include "plan/placement.h"
 
 namespace thinpipe {
 namespace {
@@ -64,15 +65,18 @@ void check_seed_numbers(const PreflightFacts& facts, std::vector<Check>& checks)
 void check_memory(const PreflightFacts& facts, std::vector<Check>& checks) {
   if (!facts.memory_needed || !facts.memory_available) return;
   const uint64_t needed = *facts.memory_needed, available = *facts.memory_available;
-  const auto text = fmt::format("{} takes up to {}, {} is available", place_text(facts), mib(needed), mib(available));
-  if (needed <= available) {
+  // As the coordinator reckons when it gives out stages.
+  const auto usable = static_cast<uint64_t>(kMemoryShare * static_cast<double>(available));
+  const auto text = fmt::format("{} takes up to {}, {} of the {} here may be used", place_text(facts), mib(needed),
+                                mib(usable), mib(available));
+  if (needed <= usable) {
     checks.push_back({"memory", Verdict::kOk, text, ""});
     return;
   }
   checks.push_back({"memory", Verdict::kRefusal, text,
                     fmt::format("{} are missing: close other programs, or ask the organiser to lower train.microbatch, "
                                 "to raise pipeline.stages or to give this machine fewer blocks (pipeline.cuts)",
-                                mib(needed - available))});
+                                mib(needed - usable))});
 }
 
 void check_disk(const PreflightFacts& facts, std::vector<Check>& checks) {

@@ -18,7 +18,7 @@ PreflightFacts good() {
   facts.build_here = "0.1.0 (abc)";
   facts.build_there = "0.1.0 (abc)";
   facts.memory_needed = 400 * kMiB;
-  facts.memory_available = 400 * kMiB;
+  facts.memory_available = 445 * kMiB;  // nine tenths of it may be used
   facts.disk_needed = 90 * kMiB;
   facts.disk_free = 90 * kMiB;
   facts.download_bytes = 30 * kMiB;
@@ -80,12 +80,12 @@ TEST(Preflight, RefusesAMachineThatDerivesOtherNumbersFromTheSeed) {
 
 TEST(Preflight, RefusesTooLittleMemoryAndSaysHowMuchIsMissing) {
   auto facts = good();
-  facts.memory_available = 400 * kMiB - 1;
+  facts.memory_available = 444 * kMiB;
   EXPECT_EQ(check_of(facts, "memory").verdict, Verdict::kRefusal);
   facts.memory_available = 250 * kMiB;
   const auto check = check_of(facts, "memory");
-  EXPECT_EQ(check.text, "stage 2 takes up to 400 MiB, 250 MiB is available");
-  EXPECT_TRUE(check.remedy.starts_with("150 MiB are missing: ")) << check.remedy;
+  EXPECT_EQ(check.text, "stage 2 takes up to 400 MiB, 225 MiB of the 250 MiB here may be used");
+  EXPECT_TRUE(check.remedy.starts_with("175 MiB are missing: ")) << check.remedy;
   EXPECT_NE(check.remedy.find("train.microbatch"), std::string::npos);
 }
 
@@ -147,14 +147,14 @@ TEST(Preflight, ALinkWithoutARateIsNotDividedBy) {
 
 TEST(Render, AlignsTheLinesAndPutsRemediesBelow) {
   auto facts = PreflightFacts{};
-  facts.memory_needed = 3 * kMiB;
-  facts.memory_available = kMiB;
+  facts.memory_needed = 30 * kMiB;
+  facts.memory_available = 10 * kMiB;
   facts.clock_offset_s = 0;
   const auto text = render(preflight(facts));
   EXPECT_TRUE(
       text.starts_with("ok       clock   agrees with the run's\n"
-                       "no       memory  a stage takes up to 3 MiB, 1 MiB is available\n"
-                       "                 -> 2 MiB are missing: "))
+                       "no       memory  a stage takes up to 30 MiB, 9 MiB of the 10 MiB here may be used\n"
+                       "                 -> 21 MiB are missing: "))
       << text;
   EXPECT_EQ(verdict(preflight(facts)), Verdict::kRefusal);
   EXPECT_EQ(render({}), "");
