@@ -1,4 +1,5 @@
-// thinpipe: one program. Exit codes: 0 done; 2 something the person can mend, said in one line; 1 a fault of ours.
+// thinpipe: one program. Exit codes: 0 done, also serve and join that end on one ctrl-C; 1 a fault of ours; 2 refused
+// input or a failed run, said in one line; 130 stopped: train and data prepare by ctrl-C, serve and join by a second.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

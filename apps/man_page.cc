@@ -79,10 +79,14 @@ constexpr Terms kEnvironment{{
 }};
 
 constexpr Terms kExits{{
-    {"0", "Done."},
+    {"0", "Done. Also serve after one ctrl-C, when the checkpoint is written, and join after one, when it may leave."},
     {"1", "A fault of the program itself."},
-    {"2", "Something you can mend: one line on standard error says what is wrong and what would be right."},
-    {"130", "A run was stopped with ctrl-C; the last line says how to go on with it."},
+    {"2",
+     "What was given is refused, or the run failed: one line on standard error says what is wrong and, where that is "
+     "known, what would be right."},
+    {"130",
+     "Stopped. train and data prepare by ctrl-C: the last line says how to go on. serve and join by a second ctrl-C: "
+     "they end at once."},
 }};
 
 std::string argument_text(const Argument& argument) {
