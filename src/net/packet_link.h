@@ -33,8 +33,8 @@ struct PacketMeter {
   bool operator==(const PacketMeter&) const = default;
 };
 
-// A thread of its own receives, whatever the compute thread does, so the other end's sends wait for the network only.
-// What arrives, when this end is at (epoch, step):
+// A thread of its own receives, whatever the compute thread does, so in a step the other end's sends wait for the
+// network only (an evaluation's: see below). What arrives, when this end is at (epoch, step):
 //
 //   an older epoch, or an older step of the epoch  dropped
 //   a tag that is held or was received             dropped
