@@ -64,6 +64,7 @@ struct PersistEvaluation {
   double loss;
   bool is_final;
 };
+// Durable.
 struct PersistPaused {
   bool paused;
 };

@@ -41,7 +41,8 @@ class Link {
   // closed; then, every time, an error that holds the reason. (Messages on their way *to* the closing end may be lost.)
   virtual Result<std::vector<std::byte>> receive() = 0;
 
-  // Wakes everyone who waits, on both ends. Again on a closed link: does nothing.
+  // Wakes everyone who waits, on both ends. Again on a closed link: does nothing. May wait itself: a shaped link first
+  // sends what it holds, for at most its flush time (shaped_link.h).
   virtual void close(std::string reason) = 0;
 
   virtual LinkMeter meter() const = 0;

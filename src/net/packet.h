@@ -1,6 +1,6 @@
-// What one message between neighbouring stages is when they are different processes: the payload, and behind it a
-// trailer that says which message of which run it is (docs/wire.md, "Packets"). Behind it, so that neither end moves
-// the payload: the sender appends, the receiver cuts off. packet_link.h decides what to do with a packet.
+// What one message between neighbouring stages is, between processes and between the threads of one: the payload, and
+// behind it a trailer that says which message of which run it is (docs/wire.md, "Packets"). Behind it, so that neither
+// end moves the payload: the sender appends, the receiver cuts off. packet_link.h decides what to do with a packet.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// One end of a boundary between two stage processes, above any Link: sends and receives packets by their tags, keeps
-// what comes early, drops what comes late or again, and fails on what no honest neighbour sends. Stages learn of
-// commits and aborts at different times; here is where that is made good.
+// One end of a boundary between two stages, in two processes or in one, above any Link: sends and receives packets by
+// their tags, keeps what comes early, drops what comes late or again, and fails on what no honest neighbour sends.
+// Stages learn of commits and aborts at different times; here is where that is made good.
 #pragma once
 
 #include <condition_variable>
@@ -78,9 +78,8 @@ class PacketLink {
   // received before. An error
   // - when interrupted, even if the packet is there;
   // - when the link has failed and the packet had not arrived before: its reason;
-  // - when the packet's basis version is not this one, or its rows or cols not those given. The packet is gone then,
-  // the
-  //   link is healthy still.
+  // - when the packet's basis version is not this one, or its rows or cols not those given: the packet is gone then,
+  //   and the link healthy still.
   Result<std::vector<std::byte>> receive(const PacketTag& tag, int64_t basis_version,
                                          std::optional<int64_t> rows = std::nullopt,
                                          std::optional<int64_t> cols = std::nullopt);
