@@ -1,5 +1,5 @@
 // The second half of the coordinator's core: epochs, steps, evaluations and checkpoints. coordinator_core.cc has the
-// events and who takes part.
+// events, coordinator_roster.cc who takes part.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -11,7 +11,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr double kMostClockOffset_s = 300;  // certificates are valid from so long before they were made
+constexpr double kMostClockOffset_s = 300;  // well inside the slack that certificates have (cluster/admission.h)
 constexpr double kSlowFactor = 3;
 
 std::string mib(uint64_t bytes) { return fmt::format("{} MiB", (bytes + (1 << 20) - 1) >> 20); }
@@ -106,7 +106,7 @@ void check_clock(const PreflightFacts& facts, std::vector<Check>& checks) {
   }
   const auto how_far = fmt::format("{} {}", seconds_text(size), offset > 0 ? "ahead" : "behind");
   checks.push_back({"clock", Verdict::kRefusal,
-                    fmt::format("{} of the run's; with more than {} certificates are not valid", how_far,
+                    fmt::format("{} of the run's; more than {} and certificates may not be valid", how_far,
                                 seconds_text(kMostClockOffset_s)),
                     fmt::format("set this machine's clock: it is {}", how_far)});
 }
