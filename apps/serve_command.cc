@@ -32,7 +32,7 @@ struct ServeArguments {
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool local = false;
-  int64_t certificate_life_s = 24 * 3600;
+  int64_t certificate_life_s = int64_t{24} * 3600;
 };
 
 void serve(const ServeArguments& arguments) {

@@ -309,9 +309,9 @@ Status recut_stage_files(const std::vector<fs::path>& stage_files, const NewCuts
   if (auto status = check_cuts(pieces, to.cuts); !status) return status;
   const auto edges = edges_of(to.cuts);
   for (size_t stage = 0; stage < to.cuts.size(); ++stage) {
-    const auto status = write_safetensors(folder / fmt::format("stage-{}.safetensors", stage),
-                                          pieces.stage(edges[stage], edges[stage + 1]),
-                                          pieces.metadata(stage, to.cuts.size(), edges[stage], edges[stage + 1]));
+    auto status = write_safetensors(folder / fmt::format("stage-{}.safetensors", stage),
+                                    pieces.stage(edges[stage], edges[stage + 1]),
+                                    pieces.metadata(stage, to.cuts.size(), edges[stage], edges[stage + 1]));
     if (!status) return status;
   }
   return {};

@@ -121,7 +121,7 @@ Result<WorkerLinks::Links> WorkerLinks::connect(const control::Form& form, const
 
 Result<std::unique_ptr<Link>> WorkerLinks::reach(const control::Neighbour& neighbour, int64_t boundary, uint64_t epoch,
                                                  const std::stop_token& stop, std::optional<control::PathFacts>& path) {
-  const auto from = neighbour.peer();
+  const auto& from = neighbour.peer();
   switch (neighbour.way()) {
     case control::Neighbour::DIAL:
       return dial(neighbour.address(), neighbour, boundary, epoch, path);

@@ -40,13 +40,13 @@ at::Tensor ids_tensor(std::span<const int32_t> ids, const at::TensorOptions& opt
 }
 
 at::Tensor doubles_tensor(std::span<const double> values) {
-  const auto host = host_doubles({static_cast<int64_t>(values.size())});
+  auto host = host_doubles({static_cast<int64_t>(values.size())});
   std::copy(values.begin(), values.end(), host.data_ptr<double>());
   return host;
 }
 
 at::Tensor floats_tensor(std::span<const float> values, at::IntArrayRef shape) {
-  const auto host = at::empty(shape, at::TensorOptions().dtype(at::kFloat).device(at::kCPU));
+  auto host = at::empty(shape, at::TensorOptions().dtype(at::kFloat).device(at::kCPU));
   TP_CHECK(host.numel() == static_cast<int64_t>(values.size()), "{} values for a tensor of {}", values.size(),
            host.numel());
   std::copy(values.begin(), values.end(), host.data_ptr<float>());

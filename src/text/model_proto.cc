@@ -90,7 +90,7 @@ bool take_flag(const Field& field, bool& flag) {
 // The numbers of the fields are those of sentencepiece_model.proto, a format that is kept stable.
 Status read_piece(std::string_view message, std::vector<Piece>& pieces) {
   Piece piece;
-  const auto status = read_message(message, fmt::format("piece {}", pieces.size()), [&](const Field& field) {
+  auto status = read_message(message, fmt::format("piece {}", pieces.size()), [&](const Field& field) {
     switch (field.number) {
       case 1:
         piece.text = field.bytes;

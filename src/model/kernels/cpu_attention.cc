@@ -140,7 +140,7 @@ at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv,
       const int64_t offset = sequence * shape.length * shape.query_width() + head * shape.head_dim;
       backward_head<scalar_t>(head_of(in, shape, sequence, head), out + offset, d_out + offset,
                               lse + (sequence * shape.heads + head) * shape.length, shape,
-                              buffer + at::get_thread_num() * 2 * kQueryBlock * shape.length,
+                              buffer + int64_t{2} * at::get_thread_num() * kQueryBlock * shape.length,
                               head_of(grad, shape, sequence, head));
     });
   });
