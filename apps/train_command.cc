@@ -51,7 +51,7 @@ std::vector<std::string> overrides_in(const TrainOptions& options) {
 
 RunConfig config_from(const TrainOptions& options) {
   const auto overrides = overrides_in(options);
-  const auto config =
+  auto config =
       options.config.empty() ? parse_config("", "the command line", overrides) : load_config(options.config, overrides);
   check_pack(config);
   device_of(config.train);  // refuses one this build does not have before anything is prepared for it
