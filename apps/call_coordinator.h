@@ -7,7 +7,7 @@
 #include <chrono>
 #include <filesystem>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "cluster/coordinator_line.h"
 #include "cluster/serve.h"
 #include "run_folders.h"

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
-#include "base/one_line.h"
+#include "base/line.h"
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"

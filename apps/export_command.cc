@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "base/units.h"
 #include "commands.h"
 #include "export/gguf_llama.h"

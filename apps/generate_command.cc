@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/result.h"
 #include "commands.h"
 #include "inference/generator.h"
 #include "inference/token_picker.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "base/sha256.h"
 #include "boundary/boundary.h"
 #include "cluster/begin_run.h"

@@ -13,8 +13,8 @@
 #include <string>
 #include <thread>
 
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "base/units.h"
 #include "call_coordinator.h"
 #include "cluster/join.h"

@@ -15,10 +15,9 @@
 #include <system_error>
 #include <vector>
 
-#include "base/error.h"
+#include "base/line.h"
 #include "base/log.h"
-#include "base/nearest.h"
-#include "base/out_of_memory.h"
+#include "base/result.h"
 #include "commands.h"
 #include "help.h"
 

@@ -9,8 +9,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/check.h"
-#include "base/error.h"
+#include "base/result.h"
 #include "config/keys.h"
 #include "run_folders.h"
 

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "command_tree.h"
 #include "commands.h"
 #include "completion.h"

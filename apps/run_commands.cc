@@ -7,9 +7,9 @@
 #include <sstream>
 #include <string>
 
-#include "base/error.h"
 #include "base/files.h"
-#include "base/one_line.h"
+#include "base/line.h"
+#include "base/result.h"
 #include "base/units.h"
 #include "call_coordinator.h"
 #include "commands.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "boundary/boundary.h"
 #include "cluster/run_changes.h"
 #include "cluster/serve.h"

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "base/error.h"
+#include "base/result.h"
 
 namespace thinpipe {
 

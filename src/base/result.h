@@ -1,17 +1,35 @@
-// Result<T>: the value or one sentence about what went wrong. For everything that comes from outside - files, peers,
-// packets - where failing is ordinary. Usage and config faults throw UserError instead (error.h); faults of our own
-// stop the program (check.h).
+// How failures are told. Result<T> is a value or one sentence about what went wrong, for everything that comes from
+// outside: files, peers, packets. UserError is thrown for what a person got wrong in a config or an argument. TP_CHECK
+// stops the program and is for our own faults only, never for input.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "base/check.h"
-#include "base/error.h"
-
 namespace thinpipe {
+
+[[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
+
+// Always on.
+#define TP_CHECK(condition, ...)                                                            \
+  do {                                                                                      \
+    if (!(condition)) [[unlikely]]                                                          \
+      ::thinpipe::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
+  } while (false)
+
+// The program prints the message as one line and exits with 2; nothing else catches it.
+class UserError : public std::runtime_error {
+ public:
+  explicit UserError(const std::string& message) : std::runtime_error(message) {}
+};
+
+// Whether an exception means that memory ran out: std::bad_alloc, or what libtorch throws in its place.
+bool is_out_of_memory(const std::exception& error);
 
 // A complete sentence fragment that names the thing and what would be right: "x.bin: header is 12 bytes, needs 1024".
 struct Error {
@@ -36,6 +54,10 @@ class [[nodiscard]] Result {
     TP_CHECK(ok(), "value() of a failed Result: {}", error().message);
     return std::get<T>(state_);
   }
+  T value() && {
+    TP_CHECK(ok(), "value() of a failed Result: {}", error().message);
+    return std::move(std::get<T>(state_));
+  }
   // Must not be ok().
   const Error& error() const { return std::get<Error>(state_); }
 
@@ -57,6 +79,7 @@ class [[nodiscard]] Status {
 
   bool ok() const { return !error_; }
   explicit operator bool() const { return ok(); }
+  void value() const { TP_CHECK(ok(), "value() of a failed Status: {}", error().message); }
   const Error& error() const { return *error_; }
   void take() const {
     if (error_) throw UserError(error_->message);
@@ -65,5 +88,18 @@ class [[nodiscard]] Status {
  private:
   std::optional<Error> error_;
 };
+
+// The value of a Result; if it has none, the enclosing function returns its error. Use it as a whole statement or as a
+// whole initialiser, `const auto file = TRY(MappedFile::open(path));`: g++ does not destroy the temporaries of a larger
+// expression that is left in the middle.
+#define TRY(...) TP_TRY_AS(TP_TRY_NAME(try_result_, __COUNTER__), __VA_ARGS__)
+#define TP_TRY_AS(name, ...)                     \
+  __extension__({                                \
+    auto name = (__VA_ARGS__);                   \
+    if (!name) [[unlikely]] return name.error(); \
+    std::move(name).value();                     \
+  })
+#define TP_TRY_NAME(prefix, number) TP_TRY_JOIN(prefix, number)
+#define TP_TRY_JOIN(prefix, number) prefix##number
 
 }  // namespace thinpipe

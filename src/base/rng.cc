@@ -1,6 +1,6 @@
 #include "base/rng.h"
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace thinpipe {
 

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace thinpipe {
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "base/rng.h"
 #include "boundary/pack_numbers.h"
 

@@ -1,7 +1,7 @@
 // Bytes to numbers, as docs/wire.md ("Packs") has it. The bytes may come from anybody; their count has been checked.
 #include <array>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "boundary/pack_numbers.h"
 
 namespace thinpipe::pack_internal {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "base/rng.h"
 #include "boundary/pack_numbers.h"
 

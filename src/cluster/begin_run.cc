@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/files.h"
-#include "base/one_line.h"
+#include "base/line.h"
 #include "base/sha256.h"
 #include "checkpoint/checkpoint_store.h"
 #include "cluster/run_store.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "base/one_line.h"
+#include "base/line.h"
 
 namespace thinpipe {
 namespace {

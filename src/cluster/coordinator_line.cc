@@ -6,7 +6,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "net/grpc_link.h"
 
 namespace thinpipe {

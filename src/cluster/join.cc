@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "cluster/build_name.h"
 #include "cluster/coordinator_core.h"
 #include "cluster/measure.h"

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "base/sha256.h"
 #include "cluster/run_store.h"
 #include "cluster/serve.h"

@@ -13,8 +13,8 @@
 #include <set>
 #include <vector>
 
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "cluster/admission.h"
 #include "cluster/child_process.h"
 #include "cluster/coordinator_line.h"

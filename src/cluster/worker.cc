@@ -14,7 +14,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "base/out_of_memory.h"
+#include "base/result.h"
 #include "cluster/build_name.h"
 #include "cluster/control_client.h"
 #include "cluster/coordinator_core.h"

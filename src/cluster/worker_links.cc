@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/log.h"
+#include "base/result.h"
 #include "net/addresses.h"
 #include "net/path_probe.h"
 #include "net/socket_bytes.h"

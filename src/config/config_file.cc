@@ -9,9 +9,9 @@
 #include <optional>
 #include <set>
 
-#include "base/error.h"
 #include "base/files.h"
-#include "base/nearest.h"
+#include "base/line.h"
+#include "base/result.h"
 #include "base/units.h"
 #include "config/keys.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "base/units.h"
 
 namespace thinpipe {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "config/config_file.h"
 #include "config/keys.h"
 

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/check.h"
-#include "base/error.h"
+#include "base/result.h"
 #include "config/enum_names.h"
 #include "config/keys.h"
 #include "config/link_settings.h"

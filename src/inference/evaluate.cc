@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tensor/fill.h"
 
 namespace thinpipe {

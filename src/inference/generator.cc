@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tensor/fill.h"
 
 namespace thinpipe {

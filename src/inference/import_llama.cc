@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "inference/plain_llama.h"
 #include "model/subspace_side.h"
 

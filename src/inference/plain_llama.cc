@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "model/products.h"
 #include "subspace/fixed_table.h"
 #include "tensor/fill.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/error.h"
+#include "base/result.h"
 
 namespace thinpipe {
 

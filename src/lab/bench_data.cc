@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "base/rng.h"
 #include "cluster/child_process.h"
 #include "lab/lab.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "cluster/child_process.h"
 #include "cluster/coordinator_line.h"
 #include "cluster/serve.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "base/units.h"
 #include "boundary/boundary.h"
 #include "cluster/supervisor.h"

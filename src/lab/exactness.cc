@@ -5,7 +5,7 @@
 #include <cmath>
 #include <functional>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "lab/pattern_batches.h"
 #include "lab/reference_model.h"
 #include "pipeline/in_process.h"

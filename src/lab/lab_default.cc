@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "config/config_file.h"
 #include "lab/lab.h"
 #include "pipeline/in_process.h"

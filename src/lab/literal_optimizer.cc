@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "lab/exactness.h"
 
 namespace thinpipe {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace thinpipe {
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "base/rng.h"
 #include "tensor/fill.h"
 

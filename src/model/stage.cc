@@ -6,8 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/check.h"
-#include "base/error.h"
+#include "base/result.h"
 #include "subspace/grassmann.h"
 
 namespace thinpipe {

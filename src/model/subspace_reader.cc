@@ -2,7 +2,7 @@
 // one when a microbatch has few tokens (generation).
 #include <ATen/ATen.h>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "config/input_form.h"
 #include "model/reader.h"
 

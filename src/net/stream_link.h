@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/one_line.h"
+#include "base/line.h"
 #include "net/link.h"
 
 namespace thinpipe {

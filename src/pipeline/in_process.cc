@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "net/memory_link.h"
 #include "pipeline/schedule.h"
 #include "pipeline/stage_worker.h"

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/result.h"
 #include "text/prepared_store.h"
 
 namespace thinpipe {

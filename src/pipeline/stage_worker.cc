@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/result.h"
 #include "pipeline/basis_message.h"
 #include "subspace/grassmann.h"
 

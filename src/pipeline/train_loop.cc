@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "pipeline/in_process.h"
 #include "pipeline/metrics.h"
 #include "pipeline/table_file.h"

@@ -13,7 +13,7 @@
 #include <map>
 #include <tuple>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "base/units.h"
 #include "plan/memory_plan.h"
 

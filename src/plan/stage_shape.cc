@@ -3,7 +3,7 @@
 #include <tuple>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {

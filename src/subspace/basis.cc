@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "base/rng.h"
 #include "base/sha256.h"
 #include "tensor/fill.h"

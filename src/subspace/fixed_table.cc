@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "base/rng.h"
 #include "base/sha256.h"
 #include "tensor/fill.h"

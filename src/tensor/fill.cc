@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "base/error.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {

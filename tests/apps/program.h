@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "support/scratch.h"
 #include "text/prepare.h"
 #include "text/text_files.h"

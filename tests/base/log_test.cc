@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/nearest.h"
+#include "base/line.h"
 
 #include <gtest/gtest.h>
 

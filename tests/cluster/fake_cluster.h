@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "cluster/coordinator_core.h"
 #include "fake_store.h"
 #include "fake_worker.h"

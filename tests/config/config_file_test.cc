@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "support/scratch.h"
 
 namespace thinpipe {

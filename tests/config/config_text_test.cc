@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <random>
 
-#include "base/error.h"
 #include "base/files.h"
+#include "base/result.h"
 #include "config/config_file.h"
 #include "config/enum_names.h"
 #include "config/keys.h"

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "config/config_file.h"
 #include "config/keys.h"
 #include "support/scratch.h"

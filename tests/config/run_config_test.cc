@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "config/keys.h"
 
 namespace thinpipe {

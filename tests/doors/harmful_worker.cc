@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "cluster/join.h"
 #include "cluster/worker.h"
 #include "net/packet.h"

@@ -5,8 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/check.h"
-#include "base/error.h"
+#include "base/result.h"
 #include "config/config_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

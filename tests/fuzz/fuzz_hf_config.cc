@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "export/hf_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

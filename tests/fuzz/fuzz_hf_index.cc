@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "export/hf_index.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "base/sha256.h"
 #include "net/invite.h"
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "text/model_proto.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "net/packet.h"
 
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "inference/import_llama.h"
 #include "models.h"
 

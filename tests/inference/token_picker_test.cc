@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "net/certificates.h"
 
 namespace thinpipe::test {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 
 extern char** environ;
 

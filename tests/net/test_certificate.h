@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace thinpipe {
 

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "model/kernels/cpu_kernels.h"
 #include "model/kernels/cpu_ops.h"
 

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "model/kernels/cpu_kernels.h"
 
 namespace thinpipe::cpu_ops {

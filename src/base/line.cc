@@ -1,4 +1,4 @@
-#include "base/nearest.h"
+#include "base/line.h"
 
 #include <algorithm>
 #include <vector>
@@ -26,6 +26,13 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+std::string one_line(std::string_view text) {
+  std::string line(text.substr(0, kMaxLineBytes));
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  return line;
+}
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::string best;
