@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/file_system.h"
+#include "base/sha256.h"
 
 namespace thinpipe {
 namespace {
@@ -22,25 +24,11 @@ Error system_error(const std::filesystem::path& path, std::string_view action) {
   return Error{fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(errno))};
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  ~Descriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 // Does not wait for a writer where the name is a pipe's, so that its kind is found out and refused.
 int open_to_read(const std::filesystem::path& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
 
 // Only regular files have a size.
-Result<size_t> regular_size(const Descriptor& file, const std::filesystem::path& path) {
+Result<size_t> regular_size(const Fd& file, const std::filesystem::path& path) {
   if (file.get() < 0) return system_error(path, "read");
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return system_error(path, "read");
@@ -49,18 +37,23 @@ Result<size_t> regular_size(const Descriptor& file, const std::filesystem::path&
   return static_cast<size_t>(status.st_size);
 }
 
-Result<std::string> read_all(const Descriptor& file, const std::filesystem::path& path) {
-  auto size = regular_size(file, path);
-  if (!size) return size.error();
-  std::string bytes(size.value(), '\0');
+// Fills `buffer`, or less of it at the end of the file, which may have shrunk since its size was asked for.
+Result<size_t> read_some(const Fd& file, const std::filesystem::path& path, std::span<char> buffer) {
   size_t filled = 0;
-  while (filled < bytes.size()) {
-    const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+  while (filled < buffer.size()) {
+    const ssize_t count = ::read(file.get(), buffer.data() + filled, buffer.size() - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return system_error(path, "read");
-    if (count == 0) break;  // it shrank while we read
+    if (count == 0) break;
     filled += static_cast<size_t>(count);
   }
+  return filled;
+}
+
+Result<std::string> read_all(const Fd& file, const std::filesystem::path& path) {
+  const size_t size = TRY(regular_size(file, path));
+  std::string bytes(size, '\0');
+  const size_t filled = TRY(read_some(file, path, bytes));
   bytes.resize(filled);
   return bytes;
 }
@@ -123,7 +116,7 @@ void remove_abandoned(const std::filesystem::path& target) {
     if (name.starts_with(prefix) && name.size() == prefix.size() + kUnique.size()) partials.push_back(entry->path());
   }
   for (const auto& path : partials) {
-    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+    const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
     struct stat status {};
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) file_system().unlink(path.string());
@@ -142,6 +135,13 @@ bool lock_partial(int descriptor) {
 
 }  // namespace
 
+void Fd::reset(int descriptor) {
+  const int reason = errno;
+  if (descriptor_ >= 0) ::close(descriptor_);
+  errno = reason;
+  descriptor_ = descriptor;
+}
+
 std::filesystem::path data_dir() {
   if (const char* chosen = std::getenv("THINPIPE_DATA_DIR"); chosen != nullptr && *chosen != '\0') return chosen;
   if (const char* xdg = std::getenv("XDG_DATA_HOME"); xdg != nullptr && *xdg != '\0') {
@@ -153,12 +153,22 @@ std::filesystem::path data_dir() {
   throw UserError("no place for data: set THINPIPE_DATA_DIR (or HOME) to a folder you can write to");
 }
 
-Result<std::string> read_file(const std::filesystem::path& path) {
-  return read_all(Descriptor(open_to_read(path)), path);
+Result<std::string> read_file(const std::filesystem::path& path) { return read_all(Fd(open_to_read(path)), path); }
+
+Result<std::string> sha256_of_file(const std::filesystem::path& path) {
+  const Fd file(open_to_read(path));
+  TRY(regular_size(file, path));
+  Sha256 hash;
+  std::vector<char> buffer(1 << 20);
+  while (true) {
+    const size_t count = TRY(read_some(file, path, buffer));
+    hash.update({buffer.data(), count});
+    if (count < buffer.size()) return hash.hex();
+  }
 }
 
 Result<std::string> read_private_file(const std::filesystem::path& path) {
-  const Descriptor file(open_to_read(path));
+  const Fd file(open_to_read(path));
   struct stat status {};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return system_error(path, "read");
   if ((status.st_mode & 077) != 0) {
@@ -185,7 +195,7 @@ Status make_directories(const std::filesystem::path& path) {
             fmt::format("cannot create folder {}: {} is there and is no folder", path.string(), folder.string())};
       }
     }
-    if (auto status = sync_directory(parent_of(folder)); !status) return status;
+    TRY(sync_directory(parent_of(folder)));
   }
   return {};
 }
@@ -213,9 +223,7 @@ Status remove_tree(const std::filesystem::path& path) {
     held.push_back(entry->path());
   }
   if (code) return Error{fmt::format("cannot remove {}: {}", path.string(), code.message())};
-  for (const auto& entry : held) {
-    if (auto status = remove_tree(entry); !status) return status;
-  }
+  for (const auto& entry : held) TRY(remove_tree(entry));
   return file_system().rmdir(path.string()) == 0 || errno == ENOENT ? Status() : system_error(path, "remove");
 }
 
@@ -234,14 +242,13 @@ AtomicFile::~AtomicFile() {
 }
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, FileMode mode) {
-  auto target = file_to_replace(path);
-  if (!target) return target.error();
-  remove_abandoned(target.value());
+  const auto target = TRY(file_to_replace(path));
+  remove_abandoned(target);
   while (true) {
-    std::string temporary = fmt::format("{}{}{}", target.value().string(), kPartial, kUnique);
+    std::string temporary = fmt::format("{}{}{}", target.string(), kPartial, kUnique);
     const int descriptor = file_system().create_unique(temporary, mode == FileMode::kPrivate ? 0600 : 0644);
     if (descriptor < 0) return system_error(path, "write");
-    if (lock_partial(descriptor)) return AtomicFile(target.value(), temporary, descriptor);
+    if (lock_partial(descriptor)) return AtomicFile(target, temporary, descriptor);
     file_system().close(descriptor);
   }
 }
@@ -260,20 +267,18 @@ Status AtomicFile::commit() {
 }
 
 Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes, FileMode mode) {
-  auto file = AtomicFile::create(path, mode);
-  if (!file) return file.error();
-  if (auto status = file.value().append(bytes); !status) return status;
-  return file.value().commit();
+  auto file = TRY(AtomicFile::create(path, mode));
+  TRY(file.append(bytes));
+  return file.commit();
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const Descriptor file(open_to_read(path));
-  auto size = regular_size(file, path);
-  if (!size) return size.error();
-  if (size.value() == 0) return MappedFile(nullptr, 0);
-  void* data = ::mmap(nullptr, size.value(), PROT_READ, MAP_SHARED, file.get(), 0);
+  const Fd file(open_to_read(path));
+  const size_t size = TRY(regular_size(file, path));
+  if (size == 0) return MappedFile(nullptr, 0);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) return system_error(path, "map");
-  return MappedFile(static_cast<const char*>(data), size.value());
+  return MappedFile(static_cast<const char*>(data), size);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

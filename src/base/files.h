@@ -7,22 +7,46 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 
 namespace thinpipe {
 
+// Owns a descriptor and closes it; -1 is none. For reading, sockets and locks: what is written durably goes through
+// AtomicFile, whose close() is behind the FileSystem seam.
+class Fd {
+ public:
+  explicit Fd(int descriptor = -1) : descriptor_(descriptor) {}
+  ~Fd() { reset(); }
+  Fd(Fd&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) reset(std::exchange(other.descriptor_, -1));
+    return *this;
+  }
+
+  int get() const { return descriptor_; }
+  explicit operator bool() const { return descriptor_ >= 0; }
+  // Closes what it holds, without touching errno, and owns `descriptor` instead.
+  void reset(int descriptor = -1);
+
+ private:
+  int descriptor_;
+};
+
 // $THINPIPE_DATA_DIR, else $XDG_DATA_HOME/thinpipe, else ~/.local/share/thinpipe. Not created.
 std::filesystem::path data_dir();
 
 Result<std::string> read_file(const std::filesystem::path& path);
+// 64 hex digits, reading the file in pieces: its size does not matter, and a failing disk is an error, not a signal.
+Result<std::string> sha256_of_file(const std::filesystem::path& path);
 // For secrets: refuses a file that others than its owner may read, and names the command that mends it.
 Result<std::string> read_private_file(const std::filesystem::path& path);
 // Also those above it; the names of new ones are on the disk when it returns.
 Status make_directories(const std::filesystem::path& path);
 // Replaces a file or an empty folder of that name. On the disk only after sync_directory() of what holds the names.
 Status rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-// Puts the names in a folder on the disk. A file system that cannot do that has nothing to lose by it: no error.
+// Puts the names in a folder on the disk. Not an error on file systems that cannot sync a directory.
 Status sync_directory(const std::filesystem::path& path);
 // A file, or a folder with all it holds; links are removed, not followed. Nothing there: ok.
 Status remove_tree(const std::filesystem::path& path);

@@ -4,10 +4,9 @@
 #include <atomic>
 #include <cmath>
 #include <exception>
-#include <fstream>
 #include <thread>
 
-#include "base/sha256.h"
+#include "base/files.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -133,23 +132,12 @@ void CorpusEncoder::make_durable() {
 void CorpusEncoder::finish(Manifest& manifest) {
   const auto finish = [&](TokenShardWriter& shard, const SplitState& split, const char* name) {
     shard.finish().take();
-    return SplitManifest{split.documents, split.text_bytes, shard.point().tokens, sha256_of_file(folder_ / name)};
+    return SplitManifest{split.documents, split.text_bytes, shard.point().tokens,
+                         sha256_of_file(folder_ / name).take()};
   };
   manifest.train = finish(train_, state_.train, "train.bin");
   manifest.val = finish(val_, state_.val, "val.bin");
   manifest.train_unigram_entropy = unigram_entropy(train_.counts());
-}
-
-// A stream, not a mapping: pages of a mapped file would count as this process's memory.
-std::string sha256_of_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  Sha256 hash;
-  std::vector<char> buffer(1 << 20);
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
-    hash.update({buffer.data(), static_cast<size_t>(file.gcount())});
-  }
-  if (!file.eof()) throw UserError(fmt::format("cannot read back {}", path.string()));
-  return hash.hex();
 }
 
 double unigram_entropy(std::span<const uint64_t> counts) {

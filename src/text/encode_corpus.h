@@ -63,9 +63,6 @@ class CorpusEncoder {
   uint64_t batch_bytes_ = 0;
 };
 
-// What hashing a shard's file gives; the manifest names it so. Throws UserError when it cannot be read.
-std::string sha256_of_file(const std::filesystem::path& path);
-
 // -sum p ln p over the tokens that occur, in nats, rounded to 1e-6 so that the last bit of some libm's log is no part
 // of an identity.
 double unigram_entropy(std::span<const uint64_t> counts);

@@ -78,7 +78,7 @@ Status verify_split(const fs::path& path, const SplitManifest& split, const Toke
     return {};
   });
   if (!counted) return counted;
-  const std::string sha256 = sha256_of_file(path);
+  const std::string sha256 = sha256_of_file(path).take();
   if (sha256 != split.sha256) {
     return Error{fmt::format("{}: its SHA-256 is {}, its manifest says {}", path.string(), sha256, split.sha256)};
   }

@@ -1,5 +1,6 @@
 #include "base/files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -50,6 +51,27 @@ TEST(DataDir, SaysWhatToSetWhenThereIsNone) {
   const ScopedVariable xdg("XDG_DATA_HOME", "");
   const ScopedVariable own("THINPIPE_DATA_DIR", "");
   EXPECT_THROW(data_dir(), UserError);
+}
+
+bool is_open(int descriptor) { return ::fcntl(descriptor, F_GETFD) >= 0; }
+
+TEST(Fd, ClosesWhatItOwnsOnce) {
+  const auto open_null = [] { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); };
+  Fd one(open_null());
+  ASSERT_TRUE(one);
+  const int first = one.get();
+  Fd other = std::move(one);
+  EXPECT_FALSE(one);  // NOLINT(bugprone-use-after-move): moved from, it owns nothing
+  EXPECT_EQ(other.get(), first);
+  Fd third(open_null());
+  const int second = third.get();
+  other = std::move(third);
+  EXPECT_FALSE(is_open(first));
+  EXPECT_EQ(other.get(), second);
+  errno = ENOENT;
+  other.reset();
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_FALSE(is_open(second));
 }
 
 TEST(ReadFile, GivesAllBytes) {

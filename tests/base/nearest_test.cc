@@ -1,8 +1,8 @@
-#include "base/line.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "base/line.h"
 
 namespace thinpipe {
 namespace {
