@@ -109,22 +109,25 @@ class FirstCheckpoint {
     CheckpointStore store(work_ / "checkpoints", run_);
     CheckpointManifest manifest;
     manifest.run = run_;
-    manifest.config_sha256 = sha256_hex(to_toml(config_));
-    manifest.cuts = blocks_per_stage(config_);
     manifest.corpus_id = corpus_.id;
-    manifest.machine = "given weights";
     Given given;
-    if (auto status = given.take_in(weights_.parameters); !status) return status;
-    for (size_t stage = 0; stage < manifest.cuts.size(); ++stage) {
-      if (auto status = write_stage(stage, given, store, manifest); !status) return status;
+    TRY(given.take_in(weights_.parameters));
+    std::map<std::string, CheckpointFile> files;
+    for (int64_t stage = 0; stage < config_.pipeline.stages; ++stage) {
+      TRY(write_stage(static_cast<size_t>(stage), given, store, manifest, files));
     }
-    if (auto status = given.nothing_is_left(); !status) return status;
+    TRY(given.nothing_is_left());
+    for (const auto& unit : model_units(config_.model, whole_model(config_.model))) {
+      manifest.files.push_back(std::move(files.at(unit)));
+    }
     return store.commit(manifest);
   }
   const std::string& run() const { return run_; }
 
  private:
-  Status write_stage(size_t stage, Given& given, CheckpointStore& store, CheckpointManifest& manifest) {
+  // A stage at a time: the whole model may not fit.
+  Status write_stage(size_t stage, Given& given, CheckpointStore& store, CheckpointManifest& manifest,
+                     std::map<std::string, CheckpointFile>& files) {
     auto config = config_;
     config.train.device = "cpu";
     BatchSource batches(corpus_, config.train);
@@ -133,15 +136,15 @@ class FirstCheckpoint {
       if (auto status = given.fill(parameter); !status) return status;
     }
     if (auto* side = worker.stage().subspace()) side->set_basis({weights_.basis, 0});
-    auto metadata = worker.state_metadata();
-    metadata["run"] = run_;
-    const auto path = work_ / fmt::format("stage-{}.safetensors", stage);
-    if (auto status = save_tensors(path, worker.state(), metadata); !status) return status;
-    auto file = store.receive_copy(0, path);
-    if (!file) return file.error();
-    manifest.files.push_back(std::move(file).take());
     manifest.basis_hash = worker.current_basis_hash();
-    return remove_tree(path);
+    for (auto& unit : worker.state()) {
+      unit.metadata["run"] = run_;
+      const auto path = work_ / unit_file_name(unit.unit);
+      TRY(save_tensors(path, unit.tensors, unit.metadata));
+      files[unit.unit] = TRY(store.receive_copy({0, 0}, unit.unit, path));
+      TRY(remove_tree(path));
+    }
+    return {};
   }
 
   const fs::path work_;

@@ -83,7 +83,6 @@ void CoordinatorService::describe_run(control::RunDescription& run) const {
   run.set_config_sha256(config_identity(identity_.config));
   run.set_seed_numbers_sha256(seed_numbers_);
   if (const auto& table = identity_.table) {
-    run.mutable_table()->set_name(table->name);
     run.mutable_table()->set_bytes(table->bytes);
     run.mutable_table()->set_sha256(table->sha256);
   }
@@ -104,7 +103,7 @@ grpc::Status CoordinatorService::Join(grpc::ServerContext* context, const contro
   describe_run(*reply->mutable_run());
   reply->set_protocol(kControlProtocol);
   reply->set_unix_time_us(std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count());
-  reply->set_stage(offer.stage);
+  if (offer.stage >= 0) reply->mutable_seat()->set_stage(offer.stage);
   reply->set_why(offer.why);
   reply->set_state_bytes(offer.state_bytes + (identity_.table ? identity_.table->bytes : 0));
   reply->set_step_s(core_->step_seconds());

@@ -260,7 +260,6 @@ void CoordinatorCore::place_all(Effects& out) {
     return;
   }
   cuts_ = placement.value().cuts;
-  recutting_ = manifest_step_ >= 0;
   out.push_back(PersistCuts{cuts_});
   for (size_t stage = 0; stage < placement.value().peers.size(); ++stage) {
     members_.at(placement.value().peers[stage]).stage = static_cast<int64_t>(stage);
@@ -275,12 +274,27 @@ std::string CoordinatorCore::holder(int64_t stage) const {
   return "";
 }
 
+bool CoordinatorCore::holds_stage(const std::string& peer) const {
+  const auto member = members_.find(peer);
+  return member != members_.end() && member->second.stage >= 0;
+}
+
+bool CoordinatorCore::holds_unit(const std::string& peer, const std::string& unit) const {
+  if (!holds_stage(peer) || cuts_.empty()) return false;
+  const auto units = model_units(rules_.model, blocks_of_stage(cuts_, members_.at(peer).stage));
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
+
+bool CoordinatorCore::saves_unit(const std::string& peer, const std::string& unit) const {
+  return holds_unit(peer, unit) && (unit != kSharedUnit || members_.at(peer).stage == rules_.stages - 1);
+}
+
 CoordinatorCore::Offer CoordinatorCore::offer() const {
   for (int64_t stage = 0; stage < rules_.stages; ++stage) {
     if (!holder(stage).empty()) continue;
-    const auto index = static_cast<size_t>(stage);
-    return {stage, fmt::format("stage {}: nobody has it", stage),
-            index < manifest_files_.size() ? manifest_files_[index].bytes : 0};
+    Offer offer{stage, fmt::format("stage {}: nobody has it", stage), 0};
+    for (const auto& file : files_of(stage)) offer.state_bytes += file.bytes();
+    return offer;
   }
   return {-1, "every stage has its worker: you would wait until one is free", 0};
 }

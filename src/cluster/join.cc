@@ -17,7 +17,6 @@
 #include "pipeline/stage_worker.h"
 #include "plan/machine.h"
 #include "plan/memory_plan.h"
-#include "plan/stage_shape.h"
 
 namespace thinpipe {
 namespace {
@@ -88,7 +87,7 @@ JoinChecks check_stage(RunConfig config, int64_t vocab, int64_t stage, const std
   facts.memory_needed = plan.total();
   facts.memory_available = available_memory_bytes();
   // Two own copies of the stage's state, and one on its way.
-  facts.disk_needed = 3 * state_bytes(config, vocab, stage);
+  facts.disk_needed = 3 * state_bytes(config, vocab, blocks_of_stage(config, stage));
   facts.disk_free = free_disk_bytes(existing_part(folder));
   result.machine.set_memory_bytes(*facts.memory_available);
   if (*facts.memory_available >= *facts.memory_needed) {
@@ -137,9 +136,9 @@ JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& fold
   const auto& run = look.reply.run();
   auto config = parse_config(run.config_toml(), "the run's config");
   // Somebody who waits may get any stage: the first stands for them.
-  const int64_t stage = std::clamp<int64_t>(look.reply.stage(), 0, config.pipeline.stages - 1);
+  const int64_t stage = std::clamp<int64_t>(look.reply.seat().stage(), 0, config.pipeline.stages - 1);
   PreflightFacts facts;
-  if (look.reply.stage() >= 0) facts.stage = stage;
+  if (look.reply.has_seat()) facts.stage = stage;
   facts.protocol_there = look.reply.protocol();
   facts.build_there = run.build();
   const auto same = check_seed_numbers(config, run.vocab(), run.seed_numbers_sha256());

@@ -100,7 +100,7 @@ std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder,
   if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
   const auto path = table_path(folder, config.model.subspace.table);
   const auto mapped = MappedFile::open(path).take();
-  return CheckpointFile{path.filename().string(), mapped.bytes().size(), sha256_hex(mapped.bytes())};
+  return CheckpointFile{"", mapped.bytes().size(), sha256_hex(mapped.bytes())};
 }
 
 // Ticks until the run is over. A second signal ends the process: what is durable is durable.

@@ -101,10 +101,8 @@ class Importer {
     imported_.table = (embedding - e.to(at::kDouble).mm(imported_.basis.t())).to(at::kFloat);
     if (model_.subspace.anchors == Anchors::kStage) {
       // A group's own table starts as the shared one.
-      const auto starts = anchor_group_starts(model_);
-      for (size_t group = 0; group < starts.size(); ++group) {
-        if (starts[group] > model_.first_dense_block()) continue;
-        imported_.parameters.emplace_back(fmt::format("anchors.{}", group), imported_.table);
+      for (const auto& group : anchor_groups(model_, whole_model(model_))) {
+        imported_.parameters.emplace_back(fmt::format("anchors.{}", group.number), imported_.table);
       }
     }
     return {};

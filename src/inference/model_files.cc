@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "checkpoint/newest_checkpoint.h"
+#include "checkpoint/checkpoint_store.h"
 #include "checkpoint/safetensors.h"
 #include "config/config_file.h"
 #include "export/hf_folder.h"
@@ -43,7 +43,7 @@ WeightFiles complete_model(const fs::path& path) {
   return weights;
 }
 
-Result<WeightFiles> checkpoint_files(const NewestCheckpoint& checkpoint) {
+Result<WeightFiles> checkpoint_files(const FoundCheckpoint& checkpoint) {
   WeightFiles weights{{}, "param.", "basis.u", checkpoint.files.front().parent_path().string()};
   for (const auto& file : checkpoint.files) {
     auto opened = SafetensorsFile::open(file);
@@ -62,9 +62,9 @@ struct OpenCheckpoint {
 OpenCheckpoint open_newest_checkpoint(const fs::path& run_folder) {
   for (auto checkpoint = newest_checkpoint(run_folder).take();;) {
     auto weights = checkpoint_files(checkpoint);
-    if (weights) return {checkpoint.step, std::move(weights).take()};
+    if (weights) return {checkpoint.manifest.id.step, std::move(weights).take()};
     auto newer = newest_checkpoint(run_folder).take();
-    if (newer.step == checkpoint.step) throw UserError(weights.error().message);
+    if (newer.manifest.id == checkpoint.manifest.id) throw UserError(weights.error().message);
     checkpoint = std::move(newer);
   }
 }
@@ -135,8 +135,7 @@ std::unique_ptr<Stage> load_model(const ModelFiles& files, const std::string& de
   auto train = files.config.train;
   train.device = device;
   const auto& model = files.config.model;
-  auto stage = std::make_unique<Stage>(model, files.vocab(), BlockRange{0, model.blocks, model.blocks}, train.precision,
-                                       train.seed, device_of(train), files.table);
+  auto stage = std::make_unique<Stage>(model, files.vocab(), whole_model(model), train.precision, train.seed, device_of(train), files.table);
   for (auto& parameter : stage->parameters().all()) {
     const auto value = files.parameter(parameter.name).take();
     if (value.sizes() != parameter.value.sizes()) {

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "config/run_config.h"
+#include "model/group.h"
 #include "model/kernels/ops.h"
 #include "model/kv_cache.h"
 #include "model/parameter.h"
@@ -35,8 +36,8 @@ struct BlockPass {
 
 class Block {
  public:
-  // Adds its parameters to `parameters`, which must outlive it.
-  Block(const ModelConfig& config, int64_t index, ParameterSet& parameters);
+  // Finds its parameters in `parameters`, which must outlive it, as must the group.
+  Block(const ModelConfig& config, int64_t index, ParameterSet& parameters, TensorGroup& group);
 
   // stream: (BT, d or k) -> the same. `pass` may be null when no backward follows.
   at::Tensor forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const;
@@ -65,6 +66,7 @@ class Block {
   int64_t index_;
   double norm_eps_;
   bool wide_gradient_;
+  TensorGroup* group_;
   std::unique_ptr<StreamReader> attention_reader_;
   Parameter* q_gain_ = nullptr;  // (head_dim), null without qk-norm
   Parameter* k_gain_ = nullptr;

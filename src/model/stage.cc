@@ -3,28 +3,37 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <cmath>
+#include <memory>
 #include <utility>
 
 #include "base/result.h"
+#include "base/rng.h"
+#include "subspace/fixed_table.h"
 #include "subspace/grassmann.h"
+#include "tensor/fill.h"
 
 namespace thinpipe {
 namespace {
 
-bool is_coordinates(const Parameter& parameter) {
-  return parameter.kind == ParameterKind::kCoordinates || parameter.kind == ParameterKind::kEmbeddingCoordinates;
+std::shared_ptr<const FixedTable> make_fixed_table(const ModelConfig& config, int64_t vocab, uint64_t seed,
+                                                   const at::Tensor& given, const at::TensorOptions& options) {
+  if (!config.is_subspace()) return nullptr;
+  if (given.defined()) return std::make_shared<const FixedTable>(given, options);
+  return std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, options);
 }
 
-Parameter& add_embedding(const ModelConfig& config, int64_t vocab, ParameterSet& parameters) {
-  if (!config.is_subspace()) {
-    return parameters.add_random("embedding", ParameterKind::kEmbedding, {vocab, config.d}, config.init_std);
+// A parameter's first bits depend on (seed, name) alone, so every cut of one model starts from the same weights.
+at::Tensor first_value(const ParameterSpec& spec, uint64_t seed, const FixedTable* fixed,
+                       const at::TensorOptions& options) {
+  switch (spec.first) {
+    case FirstValues::kNormal:
+      return fill_random(CounterRng(seed, spec.name), spec.shape, spec.std, options);
+    case FirstValues::kOnes:
+      return at::ones(spec.shape, options);
+    case FirstValues::kFixedTable:
+      return fixed->whole().clone();
   }
-  const int64_t k = config.subspace.rank;
-  const double std = config.init_std * std::sqrt(static_cast<double>(config.d) / static_cast<double>(k));
-  auto& e = parameters.add_random("embedding_coordinates", ParameterKind::kEmbeddingCoordinates, {vocab, k}, std);
-  e.full_width = config.d;
-  return e;
+  TP_CHECK(false, "no first values for {}", spec.name);
 }
 
 }  // namespace
@@ -34,7 +43,7 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
     : config_(config),
       range_(range),
       products_(precision),
-      parameters_(seed, at::TensorOptions().dtype(storage_type(precision)).device(device)) {
+      options_(at::TensorOptions().dtype(storage_type(precision)).device(device)) {
   TP_CHECK(0 <= range.first && range.first < range.last && range.last <= range.total, "empty stage [{}, {}) of {}",
            range.first, range.last, range.total);
   TP_CHECK(!table.defined() || (!config.subspace.table.empty() && table.size(0) == vocab && table.size(1) == config.d),
@@ -42,11 +51,17 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
   if (!table.defined() && config.is_subspace() && !config.subspace.table.empty()) {
     throw UserError(fmt::format("subspace.table = \"{}\": the table itself is not here", config.subspace.table));
   }
-  if (range.has_embedding()) embedding_ = &add_embedding(config, vocab, parameters_);
-  if (config.is_subspace()) subspace_.emplace(config, vocab, range.first, range.last, seed, parameters_, table);
-  blocks_.reserve(static_cast<size_t>(range.last - range.first));
-  for (int64_t index = range.first; index < range.last; ++index) blocks_.emplace_back(config, index, parameters_);
-  if (range.has_head()) head_.emplace(config, vocab, parameters_);
+  const auto fixed = make_fixed_table(config, vocab, seed, table, options_);
+  for (const auto& spec : model_spec(config, vocab, range)) {
+    parameters_.add(spec, first_value(spec, seed, fixed.get(), options_));
+  }
+  if (range.has_embedding()) embedding_ = &parameters_.all().front();
+  if (config.is_subspace()) subspace_.emplace(config, range, seed, fixed, options_, parameters_);
+  blocks_.reserve(static_cast<size_t>(range.size()));
+  for (int64_t index = range.first; index < range.last; ++index) {
+    blocks_.emplace_back(config, index, parameters_, group_of_one());
+  }
+  if (range.has_head()) head_.emplace(config, parameters_);
 }
 
 BlockContext Stage::context_for(const TokenBatch& batch) const {
@@ -180,7 +195,7 @@ at::Tensor Stage::change_over(Basis next) {
   const auto q = change_of_coordinates(subspace_->basis(), next);
   auto q_here = q.to(options().device(), options().dtype().toScalarType());
   for (auto& parameter : parameters_.all()) {
-    if (is_coordinates(parameter)) parameter.value.copy_(parameter.value.mm(q_here));
+    if (parameter.is_coordinates()) parameter.value.copy_(parameter.value.mm(q_here));
   }
   subspace_->set_basis(std::move(next));
   subspace_->set_second_moment({});

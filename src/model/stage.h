@@ -18,16 +18,6 @@
 
 namespace thinpipe {
 
-// Blocks [first, last) of the model's `total`.
-struct BlockRange {
-  int64_t first;
-  int64_t last;
-  int64_t total;
-
-  bool has_embedding() const { return first == 0; }
-  bool has_head() const { return last == total; }
-};
-
 // The tokens of a microbatch: inputs are columns 0..T-1, targets columns 1..T.
 struct TokenBatch {
   at::Tensor tokens;  // (B, T+1) int64, every id in [0, V)
@@ -72,7 +62,7 @@ class Stage {
 
   ParameterSet& parameters() { return parameters_; }
   const BlockRange& range() const { return range_; }
-  const at::TensorOptions& options() const { return parameters_.options(); }
+  const at::TensorOptions& options() const { return options_; }
 
   // Null in a dense model.
   SubspaceSide* subspace() { return subspace_ ? &*subspace_ : nullptr; }
@@ -93,6 +83,7 @@ class Stage {
   ModelConfig config_;
   BlockRange range_;
   Products products_;
+  at::TensorOptions options_;
   ParameterSet parameters_;
   Parameter* embedding_ = nullptr;  // (V, d), or E (V, k); first stage
   std::vector<Block> blocks_;

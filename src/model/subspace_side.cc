@@ -9,28 +9,14 @@
 
 namespace thinpipe {
 
-std::vector<int64_t> anchor_group_starts(const ModelConfig& config) {
-  std::vector<int64_t> starts{0};
-  if (config.subspace.anchors == Anchors::kFixed) return starts;
-  for (const int64_t blocks : config.subspace.anchor_groups) starts.push_back(starts.back() + blocks);
-  if (starts.back() == config.blocks) starts.pop_back();
-  return starts;
-}
-
-SubspaceSide::SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t first, int64_t last, uint64_t seed,
-                           ParameterSet& parameters, const at::Tensor& table)
-    : config_(config), options_(parameters.options()) {
+SubspaceSide::SubspaceSide(const ModelConfig& config, BlockRange range, uint64_t seed,
+                           const std::shared_ptr<const FixedTable>& fixed, const at::TensorOptions& options,
+                           ParameterSet& parameters)
+    : config_(config), options_(options) {
   set_basis(make_basis(seed, config.d, config.subspace.rank));
-  const auto fixed = table.defined() ? std::make_shared<const FixedTable>(table, parameters.options())
-                                     : std::make_shared<const FixedTable>(
-                                           seed, vocab, config.d, config.subspace.anchor_std, parameters.options());
-  const auto all = anchor_group_starts(config);
-  for (size_t group = 0; group < all.size(); ++group) {
-    const int64_t end = group + 1 < all.size() ? all[group + 1] : config.blocks;
-    // A group that lies wholly in the dense tail has no coordinates to anchor.
-    if (end <= first || all[group] >= last || all[group] > config.first_dense_block()) continue;
-    starts_.push_back(all[group]);
-    tables_.emplace_back(config, fmt::format("anchors.{}", group), fixed, parameters);
+  for (const auto& group : anchor_groups(config, range)) {
+    starts_.push_back(group.first);
+    tables_.emplace_back(config, fixed, parameters.find(fmt::format("anchors.{}", group.number)));
   }
 }
 

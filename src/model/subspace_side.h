@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,15 +15,12 @@
 
 namespace thinpipe {
 
-// Block numbers at which anchor groups begin, ascending, the first 0. One group when anchors are fixed.
-std::vector<int64_t> anchor_group_starts(const ModelConfig& config);
-
 class SubspaceSide {
  public:
-  // For a stage that holds blocks [first, last). Anchors of all groups whose blocks it holds. `table`: T_fixed, (V, d)
-  // float32, where the config names one; undefined: from the seed.
-  SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t first, int64_t last, uint64_t seed,
-               ParameterSet& parameters, const at::Tensor& table);
+  // For a stage that holds those blocks; `fixed` is T_fixed. Trainable anchor tables are found in `parameters`.
+  SubspaceSide(const ModelConfig& config, BlockRange range, uint64_t seed,
+               const std::shared_ptr<const FixedTable>& fixed, const at::TensorOptions& options,
+               ParameterSet& parameters);
 
   const Basis& basis() const { return basis_; }
   const at::Tensor& u() const { return u_; }  // in the run's type

@@ -41,6 +41,13 @@ Schedule schedule_for(const RunConfig& config, const std::vector<int64_t>& warmu
 // What may cross cut `cut` of the run, for the end of its link.
 PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, RunTag run);
 
+// What a checkpoint holds of one unit of the model.
+struct UnitState {
+  std::string unit;
+  NamedTensors tensors;
+  SafetensorsMetadata metadata;
+};
+
 class StageWorker {
  public:
   // batches: used by the first stage only. table: the Stage's. The references must outlive it. One thread calls
@@ -65,11 +72,10 @@ class StageWorker {
   int64_t basis_version() const;
   std::string current_basis_hash() const;  // empty in a dense model
 
-  // Everything a resumed stage needs, as tensors that are not copied; with what restore() wants to find beside them.
-  NamedTensors state();
-  SafetensorsMetadata state_metadata() const;
-  // Takes over the state in a checked file of the same stage of the same model. An error leaves the stage as it was.
-  Status restore(const SafetensorsFile& file, int64_t step);
+  // Everything a resumed stage needs, by unit, as tensors that are not copied.
+  std::vector<UnitState> state();
+  // Takes over the state in checked files, by unit, of the same model. An error leaves the stage as it was.
+  Status restore(const std::map<std::string, SafetensorsFile>& files, int64_t step);
 
   Stage& stage() { return stage_; }
 

@@ -68,7 +68,7 @@ class Search {
 
   uint64_t need(int64_t stage, int64_t first, int64_t last) {
     const auto [entry, is_new] = needs_.try_emplace({stage, first, last}, 0);
-    if (is_new) entry->second = memory_plan(config_, vocab_, stage, {first, last}).total();
+    if (is_new) entry->second = memory_plan(config_, vocab_, stage, {first, last, config_.model.blocks}).total();
     return entry->second;
   }
 
