@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/sha256.h"
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/safetensors.h"
 
 namespace thinpipe {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/file_system.h"
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/safetensors.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;

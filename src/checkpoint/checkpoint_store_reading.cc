@@ -12,7 +12,6 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_store.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/safetensors_header.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;

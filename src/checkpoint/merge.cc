@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/safetensors.h"
 
 namespace thinpipe {
 namespace {

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "checkpoint/safetensors.h"
-#include "checkpoint/safetensors_header.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
