@@ -5,7 +5,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "checkpoint/safetensors_writer.h"
+#include "checkpoint/safetensors.h"
 #include "export/hf_folder.h"
 #include "export/hf_index.h"
 #include "export/number_bytes.h"
