@@ -49,8 +49,21 @@ CheckpointManifest from_json(const Json& json) {
   return manifest;
 }
 
-// What is wrong with the values; "" when nothing is.
-std::string fault_of(const CheckpointManifest& manifest) {
+}  // namespace
+
+bool is_unit_name(std::string_view name) {
+  constexpr size_t kMaxLength = 60;
+  return !name.empty() && name.size() <= kMaxLength &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
+
+std::string unit_file_name(std::string_view unit) { return fmt::format("{}.safetensors", unit); }
+
+bool is_sha256_hex(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::string manifest_fault(const CheckpointManifest& manifest) {
   if (manifest.run.empty() || manifest.run.size() > kMaxRunBytes) {
     return fmt::format("run needs a text of 1 to {} bytes", kMaxRunBytes);
   }
@@ -72,20 +85,6 @@ std::string fault_of(const CheckpointManifest& manifest) {
   return "";
 }
 
-}  // namespace
-
-bool is_unit_name(std::string_view name) {
-  constexpr size_t kMaxLength = 60;
-  return !name.empty() && name.size() <= kMaxLength &&
-         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
-}
-
-std::string unit_file_name(std::string_view unit) { return fmt::format("{}.safetensors", unit); }
-
-bool is_sha256_hex(std::string_view text) {
-  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
 std::string manifest_text(const CheckpointManifest& manifest) {
   Json json = to_json(manifest);
   json[kOwnHash] = sha256_hex(dump(json));
@@ -101,7 +100,8 @@ Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text, std:
   }
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return refuse("is not valid JSON");
-  if (!json.is_object() || json.value("format", Json()) != kFormat) {
+  // By reference: copying what may be nested without end would take a stack without end.
+  if (const auto format = json.find("format"); format == json.end() || *format != kFormat) {
     return refuse(fmt::format("its format is not \"{}\"", kFormat));
   }
   CheckpointManifest manifest;
@@ -110,7 +110,7 @@ Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text, std:
   } catch (const Json::exception&) {
     return refuse("a key is missing or its value is of another type");
   }
-  if (const auto fault = fault_of(manifest); !fault.empty()) return refuse(fault);
+  if (const auto fault = manifest_fault(manifest); !fault.empty()) return refuse(fault);
   // Also notices what values alone do not show: a key more, one that stands twice, a fraction, other spacing.
   if (manifest_text(manifest) != text) return refuse("damaged: it is not spelled as thinpipe writes it");
   return manifest;

@@ -53,6 +53,8 @@ bool is_unit_name(std::string_view name);
 std::string unit_file_name(std::string_view unit);  // "block-003.safetensors"
 bool is_sha256_hex(std::string_view text);
 
+// What is wrong with its values; "" when nothing is.
+std::string manifest_fault(const CheckpointManifest& manifest);
 // JSON with sorted keys and a hash over all the others: the same manifest is the same bytes, and a byte that changed is
 // noticed. The run must be UTF-8.
 std::string manifest_text(const CheckpointManifest& manifest);

@@ -235,6 +235,9 @@ Status CheckpointStore::commit(const CheckpointManifest& manifest) {
     return Error{fmt::format("cannot commit the checkpoint {}: it is of run {}, this store is of run {}",
                              name_of(manifest.id), quoted_for_error(manifest.run), quoted_for_error(run_))};
   }
+  if (const auto fault = manifest_fault(manifest); !fault.empty()) {
+    return Error{fmt::format("cannot commit the checkpoint {}: {}", name_of(manifest.id), fault)};
+  }
   const std::lock_guard lock(mutex_);
   const auto partial = hidden(manifest.id, "partial");
   if (look_at(manifest.id)) {
