@@ -9,7 +9,6 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "plan/machine.h"
 
@@ -69,14 +68,11 @@ Result<std::filesystem::path> StateFiles::write(const Job& job, control::StateFi
   if (auto status = save_tensors(draft, job.tensors, metadata); !status) return status.error();
   file.set_step(job.save.step());
   file.set_name(fmt::format("stage-{}.safetensors", job.stage));
-  {
-    const auto mapped = MappedFile::open(draft);
-    if (!mapped) return mapped.error();
-    file.set_bytes(mapped.value().bytes().size());
-    file.set_sha256(sha256_hex(mapped.value().bytes()));
-  }
-  const auto path = source_.folder / (file.sha256() + ".safetensors");
+  const auto hash = TRY(sha256_of_file(draft));
   std::error_code code;
+  file.set_bytes(std::filesystem::file_size(draft, code));
+  file.set_sha256(hash);
+  const auto path = source_.folder / (file.sha256() + ".safetensors");
   std::filesystem::rename(draft, path, code);
   if (code) return Error{fmt::format("cannot rename {}: {}", draft.string(), code.message())};
   forget_older(path);
@@ -150,17 +146,12 @@ Status StateFiles::fetch_to(const control::StateFile& file, const std::filesyste
   if (!is_sha256_hex(file.sha256())) return Error{fmt::format("{} was announced without its hash", file.name())};
   if (auto status = make_directories(path.parent_path()); !status) return status;
   std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) {
-    const auto mapped = MappedFile::open(path);
-    if (mapped && sha256_hex(mapped.value().bytes()) == file.sha256()) return {};
-  }
+  if (const auto hash = sha256_of_file(path); hash && hash.value() == file.sha256()) return {};
   const auto part = path.parent_path() / (file.sha256() + ".part");
   if (auto status = download(file, part); !status) return status;
-  const auto mapped = MappedFile::open(part);
-  if (!mapped) return mapped.error();
-  const auto found = sha256_hex(mapped.value().bytes());
-  if (mapped.value().bytes().size() != file.bytes() || found != file.sha256()) {
-    const auto bytes = mapped.value().bytes().size();
+  const auto found = TRY(sha256_of_file(part));
+  const auto bytes = std::filesystem::file_size(part, ignored);
+  if (bytes != file.bytes() || found != file.sha256()) {
     std::filesystem::remove(part, ignored);  // going on with it would end the same way
     return Error{fmt::format("{} of step {} came with {} bytes and hash {}, needs {} bytes and {}", file.name(),
                              file.step(), bytes, found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
