@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/result.h"
-#include "config/input_form.h"
+#include "config/run_config.h"
 #include "model/reader.h"
 
 namespace thinpipe {

@@ -6,8 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "config/input_form.h"
-#include "config/link_settings.h"
+#include "config/run_config.h"
 
 namespace thinpipe {
 namespace {

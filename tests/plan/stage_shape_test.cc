@@ -5,7 +5,7 @@
 
 #include "boundary/pack.h"
 #include "config/config_file.h"
-#include "config/enum_names.h"
+#include "config/keys.h"
 
 namespace thinpipe {
 namespace {
@@ -15,7 +15,6 @@ constexpr int64_t kVocab = 300;
 RunConfig small(ModelMode mode) {
   RunConfig config;
   config.model.mode = mode;
-  config.boundary.kind = config.model.is_subspace() ? BoundaryKind::kSubspace : BoundaryKind::kDense;
   config.model.d = 12;
   config.model.blocks = 4;
   config.model.heads = 3;
@@ -113,7 +112,9 @@ TEST(StateBytes, AreThoseOfRealCheckpoints) {
 TEST(MessageBytes, AreThoseOfThePacks) {
   auto config = small(ModelMode::kSubspace);
   const int64_t rows = config.train.microbatch * config.train.seq_len;
-  for (const auto& [pack, name] : EnumNames<Pack>::kAll) {
+  for (size_t i = 0; i < kWords<Pack>.size(); ++i) {
+    const auto pack = static_cast<Pack>(i);
+    const auto name = to_string(pack);
     config.boundary.pack = pack;
     EXPECT_EQ(backward_message_bytes(config), packed_bytes(pack, rows, 4)) << name;
     // docs/wire.md: per sequence its length and T + 1 ids of 2 bytes, or of 4 for large vocabularies.
