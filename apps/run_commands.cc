@@ -154,7 +154,7 @@ void add_run_commands(CLI::App& app) {
   // Examples for the newest run and for a named one, then what happens.
   const auto add = [&](const std::string& command_name, const char* help, const char* happens, auto action) {
     auto* command = app.add_subcommand(command_name, help);
-    command->add_option("run", *name, "a run's folder or name; none: the newest");
+    command->add_option("run", *name, "a run's folder or name; default: the newest run");
     command->footer(fmt::format("Examples:\n  thinpipe {0:<46}the newest run\n  thinpipe {0} 2026-01-31-17-05-09\n{1}",
                                 command_name, happens));
     command->callback(action);

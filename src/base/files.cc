@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/file_system.h"
+#include "base/log.h"
 #include "base/sha256.h"
 
 namespace thinpipe {
@@ -133,6 +134,30 @@ bool lock_partial(int descriptor) {
   return ::fstat(descriptor, &status) != 0 || status.st_nlink > 0;
 }
 
+// The folder, made if it is not there, and locked for as long as the descriptor is open. No descriptor if another
+// process has the lock and `wait` is false. On a file system without locks nobody waits for anybody.
+Result<Fd> make_locked(const std::filesystem::path& folder, bool wait, const std::filesystem::path& target) {
+  while (true) {
+    if (file_system().mkdir(folder.string()) != 0 && errno != EEXIST) return system_error(folder, "create folder");
+    Fd lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!lock && errno == ENOENT) continue;
+    if (!lock) return system_error(folder, "open folder");
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      if (!wait) return Fd();
+      log_info("waiting for another process that writes {}", target.string());
+      while (::flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
+      }
+    }
+    // Its holder may have renamed or removed it in the meantime: then another one may have that name now.
+    struct stat held {};
+    struct stat named {};
+    if (::fstat(lock.get(), &held) == 0 && ::lstat(folder.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+        held.st_dev == named.st_dev) {
+      return lock;
+    }
+  }
+}
+
 }  // namespace
 
 void Fd::reset(int descriptor) {
@@ -211,6 +236,17 @@ Status sync_directory(const std::filesystem::path& path) {
   return system_error(path, "write folder");
 }
 
+Status remove_contents(const std::filesystem::path& folder) {
+  std::error_code code;
+  std::vector<std::filesystem::path> held;
+  for (std::filesystem::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
+    held.push_back(entry->path());
+  }
+  if (code) return Error{fmt::format("cannot remove {}: {}", folder.string(), code.message())};
+  for (const auto& entry : held) TRY(remove_tree(entry));
+  return {};
+}
+
 Status remove_tree(const std::filesystem::path& path) {
   std::error_code code;
   const auto type = std::filesystem::symlink_status(path, code).type();
@@ -218,12 +254,7 @@ Status remove_tree(const std::filesystem::path& path) {
   if (type != std::filesystem::file_type::directory) {
     return file_system().unlink(path.string()) == 0 || errno == ENOENT ? Status() : system_error(path, "remove");
   }
-  std::vector<std::filesystem::path> held;
-  for (std::filesystem::directory_iterator entry(path, code), end; !code && entry != end; entry.increment(code)) {
-    held.push_back(entry->path());
-  }
-  if (code) return Error{fmt::format("cannot remove {}: {}", path.string(), code.message())};
-  for (const auto& entry : held) TRY(remove_tree(entry));
+  TRY(remove_contents(path));
   return file_system().rmdir(path.string()) == 0 || errno == ENOENT ? Status() : system_error(path, "remove");
 }
 
@@ -270,6 +301,56 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
   auto file = TRY(AtomicFile::create(path, mode));
   TRY(file.append(bytes));
   return file.commit();
+}
+
+Result<std::optional<AtomicFolder>> AtomicFolder::open(const std::filesystem::path& path, bool wait) {
+  auto target = std::filesystem::absolute(path).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "out/"
+  TRY(make_directories(target.parent_path()));
+  const auto hidden = target.parent_path() / ("." + target.filename().string() + ".partial");
+  auto lock = TRY(make_locked(hidden, wait, target));
+  if (!lock) return std::optional<AtomicFolder>();
+  AtomicFolder folder(target, hidden, std::move(lock));
+  TRY(remove_contents(hidden));  // what a killed process has left
+  return std::optional(std::move(folder));
+}
+
+Result<AtomicFolder> AtomicFolder::create(const std::filesystem::path& path) {
+  auto folder = TRY(open(path, true));
+  return *std::move(folder);
+}
+
+Result<AtomicFolder> AtomicFolder::create_new(const std::filesystem::path& parent, const std::string& name) {
+  for (int attempt = 1; attempt < 1000; ++attempt) {
+    auto folder = TRY(open(parent / (attempt == 1 ? name : fmt::format("{}-{}", name, attempt)), false));
+    std::error_code ignored;
+    if (folder && !std::filesystem::exists(folder->target(), ignored)) return *std::move(folder);
+  }
+  return Error{fmt::format("cannot find a new name for a folder in {}", parent.string())};
+}
+
+AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
+    : target_(std::move(other.target_)),
+      path_(std::exchange(other.path_, std::filesystem::path())),
+      lock_(std::move(other.lock_)) {}
+
+AtomicFolder::~AtomicFolder() {
+  if (!path_.empty()) (void)remove_tree(path_);
+}
+
+bool AtomicFolder::is_taken() const {
+  std::error_code code;
+  const auto type = std::filesystem::symlink_status(target_, code).type();
+  if (type == std::filesystem::file_type::not_found) return false;
+  return type != std::filesystem::file_type::directory || !std::filesystem::is_empty(target_, code) || code;
+}
+
+Status AtomicFolder::commit() {
+  TRY(sync_directory(path_));
+  TRY(rename_path(path_, target_));
+  path_.clear();
+  lock_.reset();
+  return sync_directory(parent_of(target_));
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {

@@ -19,7 +19,6 @@
 #include "pipeline/run_folder.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
-#include "text/work_folder.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -132,9 +131,7 @@ class FirstCheckpoint {
     config.train.device = "cpu";
     BatchSource batches(corpus_, config.train);
     StageWorker worker(config, corpus_.vocab, stage_place(config, stage), batches, weights_.table);
-    for (auto& parameter : worker.stage().parameters().all()) {
-      if (auto status = given.fill(parameter); !status) return status;
-    }
+    for (auto& parameter : worker.stage().parameters().all()) TRY(given.fill(parameter));
     if (auto* side = worker.stage().subspace()) side->set_basis({weights_.basis, 0});
     manifest.basis_hash = worker.current_basis_hash();
     for (auto& unit : worker.state()) {
@@ -156,28 +153,21 @@ class FirstCheckpoint {
 
 Status write_store(const fs::path& work, const std::string& run, const PreparedCorpus& corpus,
                    const std::string& origin) {
-  auto store = RunStore::open(work / "run.sqlite");
-  if (!store) return store.error();
+  auto store = TRY(RunStore::open(work / "run.sqlite"));
   for (const auto& [name, value] : {std::pair{"run", run}, {"corpus", corpus.id}, {"begun_from", origin}}) {
-    if (auto status = store.value().set(name, value); !status) return status;
+    TRY(store.set(name, value));
   }
   return {};
 }
 
 Status write_run(const fs::path& work, RunConfig config, const PreparedCorpus& corpus, const FirstWeights& weights,
                  const std::string& origin) {
-  if (auto status = remove_tree(work); !status) return status;
-  if (auto status = make_directories(work); !status) return status;
-  if (weights.table.defined()) {
-    auto hash = save_table(work, weights.table);
-    if (!hash) return hash.error();
-    config.model.subspace.table = hash.value();
-  }
+  if (weights.table.defined()) config.model.subspace.table = TRY(save_table(work, weights.table));
   FirstCheckpoint checkpoint(work, config, corpus, weights);
-  if (auto status = checkpoint.write(); !status) return status;
-  if (auto status = write_store(work, checkpoint.run(), corpus, origin); !status) return status;
-  if (auto status = keep_corpus(work, corpus); !status) return status;
-  if (auto status = write_file_atomically(work / "origin.txt", origin + "\n"); !status) return status;
+  TRY(checkpoint.write());
+  TRY(write_store(work, checkpoint.run(), corpus, origin));
+  TRY(keep_corpus(work, corpus));
+  TRY(write_file_atomically(work / "origin.txt", origin + "\n"));
   return write_file_atomically(work / "config.toml", to_toml(config));
 }
 
@@ -186,34 +176,14 @@ Status write_run(const fs::path& work, RunConfig config, const PreparedCorpus& c
 Result<fs::path> begin_run_from(const fs::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
                                 const FirstWeights& weights, const std::string& origin) {
   validate(config);
-  if (auto status = check_basis(config.model, weights.basis); !status) return status.error();
-  if (auto status = check_table(config, corpus.vocab, weights.table); !status) return status.error();
-  std::optional<FileLock> alone;  // two that begin in one folder: the second finds the first one's run
-  if (!folder.empty()) {
-    const auto wanted = fs::absolute(folder / "").parent_path();
-    if (auto status = make_directories(wanted.parent_path()); !status) return status.error();
-    auto lock = FileLock::acquire(wanted.parent_path() / ("." + wanted.filename().string() + ".lock"), [] {});
-    if (!lock) return lock.error();
-    alone.emplace(std::move(lock).take());
-  }
-  const auto claimed = claim_run_folder(folder);
-  if (!claimed) return claimed.error();
-  const auto path = fs::absolute(claimed.value() / "").parent_path();
-  const auto work = path.parent_path() / ("." + path.filename().string() + ".begin");
-  // Whatever happens, an exception too: nothing stays that is not whole.
-  struct Cleaner {
-    fs::path work, claimed;
-    ~Cleaner() {
-      (void)remove_tree(work);
-      if (!claimed.empty()) (void)remove_tree(claimed);
-    }
-  } cleaner{work, path};
-  if (auto status = write_run(work, config, corpus, weights, one_line(origin)); !status) return status.error();
-  if (auto status = sync_directory(work); !status) return status.error();
-  if (auto status = rename_path(work, path); !status) return status.error();
-  cleaner.claimed.clear();
-  if (auto status = sync_directory(path.parent_path()); !status) return status.error();
-  return path;
+  TRY(check_basis(config.model, weights.basis));
+  TRY(check_table(config, corpus.vocab, weights.table));
+  auto run = TRY(folder.empty() ? AtomicFolder::create_new(data_dir() / "runs", new_run_name())
+                                : AtomicFolder::create(folder));
+  if (run.is_taken()) return Error{fmt::format("{} is not empty; give another folder", run.target().string())};
+  TRY(write_run(run.path(), config, corpus, weights, one_line(origin)));
+  TRY(run.commit());
+  return run.target();
 }
 
 }  // namespace thinpipe

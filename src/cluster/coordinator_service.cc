@@ -15,7 +15,6 @@
 #include "cluster/report_message.h"
 #include "cluster/run_changes.h"
 #include "config/config_file.h"
-#include "config/link_settings.h"
 #include "pipeline/metrics.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"

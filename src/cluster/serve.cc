@@ -14,7 +14,6 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "cluster/coordinator_line.h"
 #include "config/config_file.h"
 #include "net/addresses.h"
@@ -99,8 +98,7 @@ std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder,
                                             int64_t vocab) {
   if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
   const auto path = table_path(folder, config.model.subspace.table);
-  const auto mapped = MappedFile::open(path).take();
-  return CheckpointFile{"", mapped.bytes().size(), sha256_hex(mapped.bytes())};
+  return CheckpointFile{"", std::filesystem::file_size(path), sha256_of_file(path).take()};
 }
 
 // Ticks until the run is over. A second signal ends the process: what is durable is durable.

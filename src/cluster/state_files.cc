@@ -9,7 +9,6 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "plan/machine.h"
 
@@ -162,10 +161,7 @@ Status StateFiles::fetch_to(const control::StateFile& file, const std::filesyste
   if (!is_sha256_hex(file.sha256())) return Error{fmt::format("{} was announced without its hash", name_of(file))};
   TRY(make_directories(path.parent_path()));
   std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) {
-    const auto found = sha256_of_file(path);
-    if (found && found.value() == file.sha256()) return {};
-  }
+  if (const auto hash = sha256_of_file(path); hash && hash.value() == file.sha256()) return {};
   const auto part = path.parent_path() / (file.sha256() + ".part");
   TRY(download(file, part));
   const auto bytes = std::filesystem::file_size(part, ignored);

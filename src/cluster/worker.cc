@@ -24,7 +24,6 @@
 #include "cluster/state_files.h"
 #include "cluster/worker_links.h"
 #include "config/config_file.h"
-#include "config/link_settings.h"
 #include "net/shaped_link.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"

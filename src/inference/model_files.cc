@@ -123,7 +123,7 @@ ModelFiles open_hf_folder(const fs::path& folder) {
   config.data.vocab = shape.vocab;
   config.train.seq_len = shape.context;
   config.pipeline.stages = 1;
-  config.boundary = {BoundaryKind::kDense, Pack::kFp32};
+  config.boundary.pack = Pack::kFp32;
   // It may have fewer pieces than the model has tokens: the others are padding, which no text is cut into.
   auto tokenizer = opened->tokenizer().take();
   const LlamaValues values = [opened](const std::string& wanted) { return opened->values(wanted); };

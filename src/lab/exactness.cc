@@ -103,7 +103,7 @@ std::vector<ExactnessCase> exactness_cases() {
   base.train.microbatches = 3;
   base.train.seed = 11;
   base.train.precision = Precision::kFloat64;
-  base.boundary = {BoundaryKind::kSubspace, Pack::kFp64};
+  base.boundary.pack = Pack::kFp64;
   base.pipeline.stages = 4;
   base.pipeline.cuts = {2, 1, 1, 2};
 

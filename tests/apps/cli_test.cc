@@ -185,28 +185,15 @@ TEST(CliConfig, FaultsNameTheKeyThePlaceAndWhatWouldBeRight) {
 TEST(CliConfig, ABoundaryTheModelCannotHaveIsRefused) {
   const Program program;
   test::write_tiny_run(program);
-  expect_refused(program, tiny_run({"boundary.kind=subspace"}),
-                 {"boundary.kind = \"subspace\"", "model.mode = \"subspace\""});
   const auto subspace = [](std::string setting) {
     return tiny_run({"model.mode=subspace", "pipeline.stages=2", setting});
   };
-  expect_refused(program, subspace("boundary.kind=dense"), {"boundary.kind = \"dense\"", "model.mode = \"dense\""});
   expect_refused(program, subspace("subspace.rank=33"), {"subspace.rank = 33", "at most model.d = 32"});
   expect_refused(program, subspace("subspace.full_rank_tail=2"),
                  {"pipeline.stages = 2", "subspace.full_rank_tail", "at most 1"});
   expect_refused(program,
                  tiny_run({"model.mode=subspace", "pipeline.stages=2", "subspace.rank=6", "boundary.pack=int2"}),
                  {"boundary.pack = \"int2\"", "subspace.rank = 6", "use 4 or 8"});
-}
-
-TEST(CliConfig, WhatWouldLeaveTheSubspaceIsRefusedWithTheReason) {
-  const Program program;
-  test::write_tiny_run(program);
-  const auto subspace = [](std::string setting) { return tiny_run({"model.mode=subspace", setting}); };
-  expect_refused(program, subspace("model.tied_head=true"), {"model.tied_head", "cannot be in a subspace model"});
-  expect_refused(program, subspace("model.post_norm=gain"), {"model.post_norm", "out of the subspace"});
-  expect_refused(program, subspace("model.output_bias=true"), {"model.output_bias", "out of the subspace"});
-  expect_refused(program, subspace("model.positions=learned"), {"model.positions", "use \"rope\" or \"sinusoidal\""});
 }
 
 TEST(CliData, ACorpusThatIsNoTextIsNamed) {

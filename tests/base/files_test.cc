@@ -292,6 +292,76 @@ TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(disk.folder().file_count(), 1u);
 }
 
+TEST(AtomicFolder, AppearsWithCommitOrLeavesNothing) {
+  const ScratchFolder scratch;
+  {
+    const auto folder = AtomicFolder::create(scratch / "in/a/").take();
+    EXPECT_EQ(folder.target(), scratch / "in/a");
+    ASSERT_TRUE(write_file_atomically(folder.path() / "f", "1").ok());
+    EXPECT_FALSE(std::filesystem::exists(scratch / "in/a"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(scratch / "in"));
+  auto folder = AtomicFolder::create(scratch / "in/a").take();
+  ASSERT_TRUE(write_file_atomically(folder.path() / "f", "1").ok());
+  ASSERT_TRUE(std::filesystem::create_directory(scratch / "in/a"));  // an empty folder may be in its place
+  EXPECT_FALSE(folder.is_taken());
+  ASSERT_TRUE(folder.commit().ok());
+  EXPECT_EQ(read_file(scratch / "in/a/f").value(), "1");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "in/.a.partial"));
+}
+
+TEST(AtomicFolder, RemovesWhatAKilledProcessHasLeft) {
+  const ScratchFolder scratch;
+  ASSERT_TRUE(make_directories(scratch / ".a.partial/old").ok());
+  auto folder = AtomicFolder::create(scratch / "a").take();
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  ASSERT_TRUE(folder.commit().ok());
+  EXPECT_TRUE(std::filesystem::is_empty(scratch / "a"));
+}
+
+TEST(AtomicFolder, DoesNotReplaceAFolderThatHoldsSomething) {
+  const ScratchFolder scratch;
+  ASSERT_TRUE(make_directories(scratch / "a").ok());
+  ASSERT_TRUE(write_file_atomically(scratch / "a/kept", "1").ok());
+  {
+    auto folder = AtomicFolder::create(scratch / "a").take();
+    EXPECT_TRUE(folder.is_taken());
+    EXPECT_FALSE(folder.commit().ok());
+  }
+  EXPECT_EQ(read_file(scratch / "a/kept").value(), "1");
+  EXPECT_EQ(scratch.file_count(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(scratch / ".a.partial"));
+}
+
+TEST(AtomicFolder, NewOnesTakeTheNextFreeName) {
+  const ScratchFolder scratch;
+  auto first = AtomicFolder::create_new(scratch.path(), "run").take();
+  const auto second = AtomicFolder::create_new(scratch.path(), "run").take();
+  EXPECT_EQ(first.target(), scratch / "run");
+  EXPECT_EQ(second.target(), scratch / "run-2") << "the first is being built";
+  ASSERT_TRUE(first.commit().ok());
+  EXPECT_EQ(AtomicFolder::create_new(scratch.path(), "run").value().target(), scratch / "run-3");
+}
+
+TEST(AtomicFolder, OfSeveralAtOnceEachWaitsForItsTurn) {
+  const ScratchFolder scratch;
+  std::atomic<int> committed = 0, building = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      auto folder = AtomicFolder::create(scratch / "a").take();
+      EXPECT_EQ(++building, 1);
+      const bool is_first = !folder.is_taken();
+      EXPECT_TRUE(write_file_atomically(folder.path() / "f", "1").ok());
+      --building;
+      if (is_first && folder.commit().ok()) ++committed;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(committed, 1);
+  EXPECT_EQ(scratch.file_count(), 1u);
+}
+
 TEST(MappedFile, ShowsTheBytesAndOutlivesMovesAndTheName) {
   const ScratchFolder folder;
   ASSERT_TRUE(write_file_atomically(folder / "a", "mapped").ok());

@@ -65,7 +65,6 @@ inline RunConfig tiny_config(ModelMode mode) {
   config.train.precision = Precision::kFloat64;
   config.optim.kind = OptimizerKind::kAdamw;
   config.optim.lr = 0.005;
-  config.boundary.kind = mode == ModelMode::kSubspace ? BoundaryKind::kSubspace : BoundaryKind::kDense;
   config.boundary.pack = Pack::kFp64;
   return config;
 }
