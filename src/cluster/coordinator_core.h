@@ -54,7 +54,7 @@ struct RunRules {
   // Decides, once, which of the machines takes which stage with how many blocks. Null: by the config, in the order of
   // arrival.
   std::function<Result<Placement>(const std::vector<Machine>&)> place;
-  // Which of the stages nobody has goes to a machine with that much memory. Null: the first.
+  // Which of the free seats goes to a machine with that much memory. Null: the first.
   std::function<SeatChoice(const std::vector<Seat>&, uint64_t memory_bytes)> seat;
 };
 

@@ -219,22 +219,22 @@ void CoordinatorCore::assign(Effects& out) {
   };
   std::sort(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return a->arrival < b->arrival; });
   for (auto* member : waiting) {
-    const int64_t held = member->holding ? member->holding->stage() : -1;
+    const int64_t held = member->holding ? member->holding->seat().stage() : -1;
     if (0 <= held && held < rules_.stages && !taken[static_cast<size_t>(held)])
       give(*member, held, fmt::format("stage {}: it holds its state", held));
   }
   for (auto* member : waiting) {
     if (member->stage >= 0) continue;
-    std::vector<Seat> seats;
+    std::vector<Seat> free;
     for (int64_t stage = 0; stage < rules_.stages; ++stage) {
-      seats.push_back({stage, taken[static_cast<size_t>(stage)]});
+      if (!taken[static_cast<size_t>(stage)]) free.push_back({.stage = stage});
     }
-    const int64_t free = std::find(taken.begin(), taken.end(), false) - taken.begin();
-    if (free == rules_.stages) return;
-    const SeatChoice choice = rules_.seat ? rules_.seat(seats, member->machine.memory_bytes())
-                                          : SeatChoice{free, fmt::format("stage {}: nobody has it", free)};
-    if (choice.stage) {
-      give(*member, *choice.stage, choice.why);
+    if (free.empty()) return;
+    const SeatChoice choice =
+        rules_.seat ? rules_.seat(free, member->machine.memory_bytes())
+                    : SeatChoice{free.front(), fmt::format("stage {}: nobody has it", free.front().stage)};
+    if (choice.seat) {
+      give(*member, choice.seat->stage, choice.why);
     } else {
       why_ = fmt::format("{} {}", member->peer, choice.why);
     }

@@ -95,8 +95,8 @@ RunRules CoordinatorService::make_rules() const {
   rules.run = identity_.run;
   rules.config_sha256 = config_identity(config);
   rules.open = door_.open;
-  rules.seat = [this](const std::vector<Seat>& seats, uint64_t memory_bytes) {
-    return choose_stage(identity_.config, identity_.vocab, seats, memory_bytes);
+  rules.seat = [this](const std::vector<Seat>& free, uint64_t memory_bytes) {
+    return choose_seat(identity_.config, identity_.vocab, free, memory_bytes);
   };
   if (config.pipeline.auto_cuts) {
     rules.place = [this](const std::vector<Machine>& machines) {
