@@ -44,7 +44,7 @@ Parameter& add_output(const ModelConfig& config, int64_t index, int number, int6
 }
 
 void rotate(const at::Tensor& qkv, const BlockContext& context, bool inverse) {
-  if (context.rope == nullptr) return;
+  if (!context.rope) return;
   // q and k stand side by side and turn alike.
   ops::rope_(qkv, *context.rope, context.shape.heads + context.shape.kv_heads, context.shape.head_dim, inverse);
 }
@@ -92,33 +92,20 @@ void Block::normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape
   denormalise(d_qkv.narrow(1, shape.query_width(), shape.kv_width()), *k_gain_, pass.k_norm);
 }
 
-void Block::read_qkv(const at::Tensor& stream, const BlockContext& context, BlockPass& kept) const {
+at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
+  BlockPass discarded;
+  BlockPass& kept = pass != nullptr ? *pass : discarded;
   kept.qkv = attention_reader_->forward(stream, context, kept.attention_read);
   normalise_qk(kept.qkv, context.shape, kept);
   rotate(kept.qkv, context, /*inverse=*/false);
   kept.qkv = context.products.operand(kept.qkv);  // q, k and v are operands too; the probabilities stay as they are
-}
+  kept.attended = context.cache != nullptr ? Attended{context.cache->attend(index_, kept.qkv, context.shape), {}}
+                                           : ops::attention(kept.qkv, context.shape);
+  const auto middle = context.products.multiply_add(stream, kept.attended.output, wp1_->value);
 
-at::Tensor Block::write(const at::Tensor& stream, const at::Tensor& attended, const BlockContext& context,
-                        BlockPass& kept) const {
-  const auto middle = context.products.multiply_add(stream, attended, wp1_->value);
   kept.gate_up = mlp_reader_->forward(middle, context, kept.mlp_read);
   kept.hidden = ops::swiglu(kept.gate_up);
   return context.products.multiply_add(middle, kept.hidden, wp2_->value);
-}
-
-at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
-  BlockPass discarded;
-  BlockPass& kept = pass != nullptr ? *pass : discarded;
-  read_qkv(stream, context, kept);
-  kept.attended = ops::attention(kept.qkv, context.shape);
-  return write(stream, kept.attended.output, context, kept);
-}
-
-at::Tensor Block::extend(const at::Tensor& stream, const BlockContext& context, KvCache& cache) const {
-  BlockPass discarded;
-  read_qkv(stream, context, discarded);
-  return write(stream, cache.attend(index_, discarded.qkv, context.shape), context, discarded);
 }
 
 at::Tensor Block::write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,
