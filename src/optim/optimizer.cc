@@ -22,7 +22,7 @@ Optimizer::Entry Optimizer::make_entry(Parameter& parameter) const {
   const auto kind = parameter.kind;
   const bool coordinates = parameter.full_width > 0;
   const bool embedding = kind == ParameterKind::kEmbedding || kind == ParameterKind::kEmbeddingCoordinates;
-  const double weight_decay = kind == ParameterKind::kGain ? 0.0 : config_.weight_decay;
+  double weight_decay = kind == ParameterKind::kGain ? 0.0 : config_.weight_decay;
   if (config_.kind == OptimizerKind::kMuon && (kind == ParameterKind::kMatrix || kind == ParameterKind::kCoordinates)) {
     return {&parameter, make_muon(parameter, config_, weight_decay), config_.lr};
   }
@@ -31,9 +31,13 @@ Optimizer::Entry Optimizer::make_entry(Parameter& parameter) const {
   if (config_.kind == OptimizerKind::kRowAdamw && coordinates) {
     return {&parameter, make_row_adamw(parameter, config_, weight_decay), lr};
   }
-  // Per-coordinate moments move a row by lr sqrt(k) where lr sqrt(d) is meant (METHOD 2).
+  // Per-coordinate moments move a row by lr sqrt(k) where lr sqrt(d) is meant (METHOD 2). A rule decays by lr times the
+  // decay, which must not grow with the factor: W = A U^T is to lose the share that a dense W loses.
   if (coordinates) {
-    lr *= std::sqrt(static_cast<double>(parameter.full_width) / static_cast<double>(parameter.value.size(1)));
+    const double factor =
+        std::sqrt(static_cast<double>(parameter.full_width) / static_cast<double>(parameter.value.size(1)));
+    lr *= factor;
+    weight_decay /= factor;
   }
   return {&parameter, make_adamw(parameter, config_, weight_decay), lr};
 }
