@@ -19,7 +19,7 @@ std::unique_ptr<StreamReader> make_reader(const ModelConfig& config, int64_t ind
 }
 
 void rotate(const at::Tensor& qkv, const BlockContext& context, bool inverse) {
-  if (context.rope == nullptr) return;
+  if (!context.rope) return;
   // q and k stand side by side and turn alike.
   ops::rope_(qkv, *context.rope, context.shape.heads + context.shape.kv_heads, context.shape.head_dim, inverse);
 }
@@ -64,36 +64,23 @@ void Block::normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape
   denormalise(d_qkv.narrow(1, shape.query_width(), shape.kv_width()), *k_gain_, pass.k_norm);
 }
 
-void Block::read_qkv(const at::Tensor& stream, const BlockContext& context, BlockPass& kept) const {
+at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
+  BlockPass discarded;
+  BlockPass& kept = pass != nullptr ? *pass : discarded;
   kept.qkv = attention_reader_->forward(stream, context, kept.attention_read);
   normalise_qk(kept.qkv, context.shape, kept);
   rotate(kept.qkv, context, /*inverse=*/false);
   kept.qkv = context.products.operand(kept.qkv);  // q, k and v are operands too; the probabilities stay as they are
-}
-
-at::Tensor Block::write(const at::Tensor& stream, const at::Tensor& attended, const BlockContext& context,
-                        BlockPass& kept) const {
-  auto middle = context.products.multiply_add(group_->own_start(stream), attended, wp1_->value);
+  kept.attended = context.cache != nullptr ? Attended{context.cache->attend(index_, kept.qkv, context.shape), {}}
+                                           : ops::attention(kept.qkv, context.shape);
+  auto middle = context.products.multiply_add(group_->own_start(stream), kept.attended.output, wp1_->value);
   group_->all_reduce_(middle);
+
   kept.gate_up = mlp_reader_->forward(middle, context, kept.mlp_read);
   kept.hidden = ops::swiglu(kept.gate_up);
   auto output = context.products.multiply_add(group_->own_start(middle), kept.hidden, wp2_->value);
   group_->all_reduce_(output);
   return output;
-}
-
-at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
-  BlockPass discarded;
-  BlockPass& kept = pass != nullptr ? *pass : discarded;
-  read_qkv(stream, context, kept);
-  kept.attended = ops::attention(kept.qkv, context.shape);
-  return write(stream, kept.attended.output, context, kept);
-}
-
-at::Tensor Block::extend(const at::Tensor& stream, const BlockContext& context, KvCache& cache) const {
-  BlockPass discarded;
-  read_qkv(stream, context, discarded);
-  return write(stream, cache.attend(index_, discarded.qkv, context.shape), context, discarded);
 }
 
 at::Tensor Block::write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,

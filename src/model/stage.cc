@@ -64,14 +64,16 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
   if (range.has_head()) head_.emplace(config, parameters_);
 }
 
-BlockContext Stage::context_for(const TokenBatch& batch) const {
-  const bool rotary = config_.positions == Positions::kRope;
-  if (rotary && (!rope_ || rope_->cos.size(0) != batch.length())) {
-    rope_ = make_rope_table(batch.length(), config_.head_dim(), config_.rope_base, options());
+BlockContext Stage::context_for(int64_t sequences, int64_t length, KvCache* cache) const {
+  BlockContext context{{sequences, length, config_.heads, config_.kv_heads, config_.head_dim()}, {}, products_, cache};
+  if (cache != nullptr) {
+    context.rope = cache->rope(length);
+  } else if (config_.positions == Positions::kRope) {
+    if (!rope_ || rope_->cos.size(0) != length) {
+      rope_ = make_rope_table(length, config_.head_dim(), config_.rope_base, options());
+    }
+    context.rope = rope_;
   }
-  BlockContext context{{batch.sequences(), batch.length(), config_.heads, config_.kv_heads, config_.head_dim()},
-                       rotary ? &*rope_ : nullptr,
-                       products_};
   if (subspace_) {
     context.u = &subspace_->u();
     context.form = config_.subspace.input;
@@ -85,22 +87,21 @@ BlockContext Stage::context_at(const BlockContext& context, int64_t index, std::
   return own;
 }
 
-at::Tensor Stage::embed(const at::Tensor& ids, int64_t length, int64_t first) const {
+at::Tensor Stage::embed(const at::Tensor& ids, const BlockContext& context) const {
   auto stream = embedding_->value.index_select(0, ids);
   // In coordinates a position's sinusoids are part of the anchor.
   if (config_.positions == Positions::kSinusoidal && !subspace_) {
-    stream.view({-1, length, config_.d}).add_(sinusoids(first, length, config_.d, options()));
+    const int64_t length = context.shape.length;
+    stream.view({-1, length, config_.d}).add_(sinusoids(context.first_position(), length, config_.d, options()));
   }
   return stream;
 }
 
-at::Tensor Stage::enter(const TokenBatch& batch, const at::Tensor& input) const {
+at::Tensor Stage::run(const at::Tensor& ids, const at::Tensor& input, const BlockContext& context, StagePass& pass,
+                      bool keep) const {
   TP_CHECK(input.defined() != range_.has_embedding(), "only the first stage has no input");
-  return range_.has_embedding() ? embed(batch.inputs(), batch.length(), 0) : input;
-}
-
-at::Tensor Stage::run_blocks(at::Tensor stream, const BlockContext& context, StagePass& pass, bool keep) const {
-  if (subspace_) pass.anchors = subspace_->anchor_rows(pass.batch.inputs(), pass.batch.length());
+  auto stream = range_.has_embedding() ? embed(ids, context) : input;
+  if (subspace_) pass.anchors = subspace_->anchor_rows(ids, context.shape.length, context.first_position());
   if (keep) pass.blocks.resize(blocks_.size());
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int64_t index = range_.first + static_cast<int64_t>(i);
@@ -115,7 +116,8 @@ at::Tensor Stage::run_blocks(at::Tensor stream, const BlockContext& context, Sta
 StagePass Stage::forward(TokenBatch batch, const at::Tensor& input, double loss_scale) {
   StagePass pass;
   pass.batch = std::move(batch);
-  auto stream = run_blocks(enter(pass.batch, input), context_for(pass.batch), pass, /*keep=*/true);
+  const auto context = context_for(pass.batch.sequences(), pass.batch.length());
+  auto stream = run(pass.batch.inputs(), input, context, pass, /*keep=*/true);
   if (head_) {
     pass.loss_sum = head_->loss_and_gradient(stream, pass.batch.targets(), products_, loss_scale, pass.head_grad);
   } else {
@@ -127,7 +129,8 @@ StagePass Stage::forward(TokenBatch batch, const at::Tensor& input, double loss_
 StagePass Stage::evaluate(TokenBatch batch, const at::Tensor& input) const {
   StagePass pass;
   pass.batch = std::move(batch);
-  auto stream = run_blocks(enter(pass.batch, input), context_for(pass.batch), pass, /*keep=*/false);
+  const auto context = context_for(pass.batch.sequences(), pass.batch.length());
+  auto stream = run(pass.batch.inputs(), input, context, pass, /*keep=*/false);
   if (head_) {
     pass.loss_sum = head_->loss(stream, pass.batch.targets(), products_);
   } else {
@@ -142,24 +145,10 @@ at::Tensor Stage::extend(const at::Tensor& ids, KvCache& cache) const {
   const int64_t rows = ids.size(0);
   TP_CHECK(rows > 0 && rows <= cache.capacity() - cache.length(), "{} tokens for a cache with room for {}", rows,
            cache.capacity() - cache.length());
-  const auto rope = cache.rope(rows);
-  BlockContext context{
-      {1, rows, config_.heads, config_.kv_heads, config_.head_dim()}, rope ? &*rope : nullptr, products_};
-  std::vector<AnchorRows> anchors;
-  if (subspace_) {
-    context.u = &subspace_->u();
-    context.form = config_.subspace.input;
-    anchors = subspace_->anchor_rows(ids, rows, cache.length());
-  }
-  auto stream = embed(ids, rows, cache.length());
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const auto own = context_at(context, static_cast<int64_t>(i), anchors);
-    if (lifts_before(static_cast<int64_t>(i))) stream = subspace_->lift(stream, *own.anchors);
-    stream = blocks_[i].extend(stream, own, cache);
-  }
-  if (lifts_before(range_.total)) stream = subspace_->lift(stream, anchors.back());
+  StagePass pass;
+  auto x = run(ids, {}, context_for(1, rows, &cache), pass, /*keep=*/false);
   cache.grow(rows);
-  return stream;
+  return x;
 }
 
 at::Tensor Stage::logits(const at::Tensor& x) const {
@@ -168,7 +157,7 @@ at::Tensor Stage::logits(const at::Tensor& x) const {
 }
 
 at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {
-  const auto context = context_for(pass.batch);
+  const auto context = context_for(pass.batch.sequences(), pass.batch.length());
   if (head_) {
     grad = std::move(pass.head_grad);
     if (lifts_before(range_.total)) subspace_->lift_backward_to_anchors(grad, pass.anchors.back());

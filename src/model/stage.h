@@ -70,14 +70,15 @@ class Stage {
   at::Tensor change_over(Basis next);
 
  private:
-  BlockContext context_for(const TokenBatch& batch) const;
+  // For sequences of `length` tokens, from position 0 on or from where `cache` ends.
+  BlockContext context_for(int64_t sequences, int64_t length, KvCache* cache = nullptr) const;
   // The block's own view of the context: its group's anchors.
   BlockContext context_at(const BlockContext& context, int64_t index, std::vector<AnchorRows>& anchors) const;
-  // The embedding of B sequences of `length` tokens from position `first` on.
-  at::Tensor embed(const at::Tensor& ids, int64_t length, int64_t first) const;
-  at::Tensor enter(const TokenBatch& batch, const at::Tensor& input) const;
-  // Through the blocks, up to x where the stream becomes dense. `pass.blocks` is filled when `keep`.
-  at::Tensor run_blocks(at::Tensor stream, const BlockContext& context, StagePass& pass, bool keep) const;
+  // Embeds the ids (BT) at the first stage, goes through the blocks, and up to x where the stream becomes dense.
+  // `pass.blocks` is filled when `keep`.
+  at::Tensor run(const at::Tensor& ids, const at::Tensor& input, const BlockContext& context, StagePass& pass,
+                 bool keep) const;
+  at::Tensor embed(const at::Tensor& ids, const BlockContext& context) const;
   bool lifts_before(int64_t index) const { return subspace_ && index == config_.first_dense_block(); }
 
   ModelConfig config_;

@@ -160,8 +160,10 @@ TEST(AdamwOnCoordinates, FirstMovesARowByLrSqrtDAsRowAdamwDoes) {
   }
 }
 
-// Holds a (4, k) parameter to AdamW's recurrence per element with this learning rate.
+// Holds a (4, k) parameter to AdamW's recurrence per element with this learning rate. A parameter that is coordinates
+// (full_width > 0) learns sqrt(d/k) times as fast, and decays at `lr` like any other.
 void expect_adamw_with(double lr, const OptimConfig& config, ParameterKind kind, int64_t full_width) {
+  const double factor = full_width > 0 ? std::sqrt(static_cast<double>(full_width) / static_cast<double>(kRank)) : 1.0;
   RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("p", kind, {4, kRank}, 1.0);
   parameter.full_width = full_width;
@@ -174,26 +176,32 @@ void expect_adamw_with(double lr, const OptimConfig& config, ParameterKind kind,
     m = config.beta1 * m + (1 - config.beta1) * parameter.grad;
     v = config.beta2 * v + (1 - config.beta2) * parameter.grad * parameter.grad;
     const auto m_hat = m / (1 - std::pow(config.beta1, count)), v_hat = v / (1 - std::pow(config.beta2, count));
-    w = w - lr * m_hat / (v_hat.sqrt() + config.eps);
+    w = (1 - lr * config.weight_decay) * w - lr * factor * m_hat / (v_hat.sqrt() + config.eps);
     EXPECT_LT(largest_difference(parameter.value, w), kRounding) << "step " << step;
   }
 }
 
-TEST(AdamwOnCoordinates, TakesItsLearningRateTimesSqrtDOverK) {
-  const double factor = std::sqrt(static_cast<double>(kWidth) / static_cast<double>(kRank));
-  const auto adamw = config_of(OptimizerKind::kAdamw);
-  expect_adamw_with(adamw.lr * factor, adamw, ParameterKind::kCoordinates, kWidth);
-  expect_adamw_with(adamw.lr * factor, adamw, ParameterKind::kEmbeddingCoordinates, kWidth);
-  expect_adamw_with(adamw.lr, adamw, ParameterKind::kMatrix, 0);
+TEST(AdamwOnCoordinates, LearnsSqrtDOverKTimesAsFastAndDecaysLikeAMatrix) {
+  auto adamw = config_of(OptimizerKind::kAdamw);
+  for (const double decay : {0.0, 0.2}) {
+    SCOPED_TRACE(decay);
+    adamw.weight_decay = decay;
+    expect_adamw_with(adamw.lr, adamw, ParameterKind::kCoordinates, kWidth);
+    expect_adamw_with(adamw.lr, adamw, ParameterKind::kEmbeddingCoordinates, kWidth);
+    expect_adamw_with(adamw.lr, adamw, ParameterKind::kMatrix, 0);
+  }
 }
 
 TEST(AdamwOnCoordinates, TakesTheEmbeddingAndTheHeadWithItsOwnRatesInAMuonRun) {
-  const double factor = std::sqrt(static_cast<double>(kWidth) / static_cast<double>(kRank));
-  const auto muon = config_of(OptimizerKind::kMuon);
+  auto muon = config_of(OptimizerKind::kMuon);
   const double embedding_lr = muon.adamw_lr * muon.embedding_lr_scale;
-  expect_adamw_with(embedding_lr * factor, muon, ParameterKind::kEmbeddingCoordinates, kWidth);
-  expect_adamw_with(embedding_lr, muon, ParameterKind::kEmbedding, 0);
-  expect_adamw_with(muon.adamw_lr, muon, ParameterKind::kHead, 0);
+  for (const double decay : {0.0, 0.2}) {
+    SCOPED_TRACE(decay);
+    muon.weight_decay = decay;
+    expect_adamw_with(embedding_lr, muon, ParameterKind::kEmbeddingCoordinates, kWidth);
+    expect_adamw_with(embedding_lr, muon, ParameterKind::kEmbedding, 0);
+    expect_adamw_with(muon.adamw_lr, muon, ParameterKind::kHead, 0);
+  }
 }
 
 // ---- the change-over ----

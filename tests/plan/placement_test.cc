@@ -95,7 +95,7 @@ class Everything {
 
   double time(const Machine& on, int64_t stage, int64_t first, int64_t last) {
     const auto [need, is_new] = needs_.try_emplace({stage, first, last}, 0);
-    if (is_new) need->second = memory_plan(config_, kVocab, stage, {first, last, config.model.blocks}).total();
+    if (is_new) need->second = memory_plan(config_, kVocab, stage, {first, last, config_.model.blocks}).total();
     if (static_cast<double>(need->second) > 0.9 * static_cast<double>(on.memory_bytes)) return kNever;
     return static_cast<double>(last - first) * on.block_s + (last == blocks() ? on.ends_s : 0);
   }
