@@ -4,6 +4,12 @@ target_compile_options(thinpipe_flags INTERFACE -Wall -Wextra -Wpedantic -Werror
                        -Wno-missing-field-initializers
                        # g++ 12 sees overlaps in std::string and uninitialised parts of std::variant that are not there
                        $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # With several files as one, g++ 12 takes a .cc for a header (subobject-linkage) and inlines more, where it sees sizes that
+  # cannot be. The preset dev, without unity builds, keeps these warnings.
+  target_compile_options(thinpipe_flags INTERFACE -Wno-subobject-linkage -Wno-array-bounds -Wno-stringop-overflow
+                         -Wno-stringop-overread -Wno-free-nonheap-object)
+endif()
 target_include_directories(thinpipe_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 
 if(THINPIPE_SANITIZE)

@@ -18,7 +18,7 @@ namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kManifest = "manifest.json";
+constexpr std::string_view kManifestName = "manifest.json";
 constexpr size_t kChunkBytes = 1 << 20;
 
 // Only regular files have one; opening anything else might wait forever.
@@ -146,7 +146,7 @@ fs::path checkpoint_step_folder(const fs::path& folder, int64_t step) {
 
 CheckpointStore::Found CheckpointStore::look_at(int64_t step) const {
   using State = Found::State;
-  const auto path = path_of(step, kManifest);
+  const auto path = path_of(step, kManifestName);
   auto manifest = read_manifest(path);
   if (!manifest) return {State::kDamaged, {}, manifest.error().message};
   if (manifest.value().run != run_) {
@@ -180,7 +180,7 @@ Result<std::optional<CheckpointManifest>> CheckpointStore::latest(int64_t not_af
 }
 
 Status CheckpointStore::verify(const CheckpointManifest& manifest) const {
-  const auto path = path_of(manifest.step, kManifest);
+  const auto path = path_of(manifest.step, kManifestName);
   const auto on_disk = read_manifest(path);
   if (!on_disk) return on_disk.error();
   for (const auto& run : {on_disk.value().run, manifest.run}) {

@@ -11,7 +11,7 @@ namespace thinpipe {
 namespace {
 
 constexpr std::string_view kBasisInStage = "basis.u";
-constexpr std::string_view kBasis = "basis";
+constexpr std::string_view kMergedBasis = "basis";
 
 // Collects tensors whose files the caller keeps open.
 class Merged {
@@ -64,7 +64,7 @@ Status merge_safetensors(const std::vector<std::filesystem::path>& stage_files, 
                              out.string(), stage_files.size(), prefix)};
   }
   if (const auto* basis = files.front().find(kBasisInStage); basis != nullptr) {
-    if (auto status = merged.add(*basis, kBasis, stage_files.front()); !status) return status;
+    if (auto status = merged.add(*basis, kMergedBasis, stage_files.front()); !status) return status;
   }
   return write_safetensors(out, merged.tensors(), metadata);
 }
