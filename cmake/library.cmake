@@ -1,8 +1,8 @@
-# thinpipe_unity(TARGET): where CMAKE_UNITY_BUILD is on, the files of a target in parts of about equal size, at most ten each.
+# thinpipe_unity(TARGET): where CMAKE_UNITY_BUILD is on, the files of a target in parts of about equal size, at most sixteen each.
 function(thinpipe_unity target)
   get_target_property(sources ${target} SOURCES)
   list(LENGTH sources count)
-  math(EXPR parts "(${count} + 9) / 10")
+  math(EXPR parts "(${count} + 15) / 16")
   math(EXPR size "(${count} + ${parts} - 1) / ${parts}")
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE ${size})
 endfunction()
