@@ -53,7 +53,7 @@ std::string read_input(const std::string& argument) {
 }
 
 // As JSON writes a string, without the quotes: one line, whatever is in it.
-std::string escaped(const std::string& text) {
+std::string shown_escaped(const std::string& text) {
   const auto quoted = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return quoted.substr(1, quoted.size() - 2);
 }
@@ -84,7 +84,7 @@ void inspect_one(const TokenizerOptions& options) {
   fmt::print("ids: begin of text {}, end of text {}, unknown {}\n", id(tokenizer.bos()), id(tokenizer.eos()),
              id(facts.unknown));
   fmt::print("byte fallback: {}\nnormaliser: {}\nadds a space in front (add_dummy_prefix): {}\n",
-             yes(facts.byte_fallback), escaped(facts.normalizer), yes(facts.add_dummy_prefix));
+             yes(facts.byte_fallback), shown_escaped(facts.normalizer), yes(facts.add_dummy_prefix));
   fmt::print("removes extra spaces: {}\n", yes(facts.remove_extra_whitespaces));
   constexpr int32_t kShown = 8;
   const auto vocab = static_cast<int32_t>(tokenizer.vocab());
@@ -95,7 +95,7 @@ void inspect_one(const TokenizerOptions& options) {
        {std::pair{0, std::min(3, vocab)}, std::pair{learned, std::min(learned + kShown, vocab)},
         std::pair{std::max(learned + kShown, vocab - kShown), vocab}}) {
     for (int32_t i = first; i < last; ++i) {
-      fmt::print("  {:>6}  {}\n", i, escaped(tokenizer.piece(i).text));
+      fmt::print("  {:>6}  {}\n", i, shown_escaped(tokenizer.piece(i).text));
       shown.push_back({{"id", i}, {"piece", tokenizer.piece(i).text}, {"score", tokenizer.piece(i).score}});
     }
   }
@@ -124,7 +124,7 @@ void encode(const TokenizerOptions& options) {
   std::string line;
   for (const int32_t id : tokenizer.encode(text)) {
     if (!line.empty()) line += ' ';
-    line += options.pieces ? escaped(tokenizer.piece(id).text) : std::to_string(id);
+    line += options.pieces ? shown_escaped(tokenizer.piece(id).text) : std::to_string(id);
   }
   fmt::print("{}\n", line);
 }
@@ -141,7 +141,7 @@ std::vector<int32_t> parse_ids(std::string_view text) {
     const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (code != std::errc() || end != word.data() + word.size()) {
       throw UserError(fmt::format("'{}' is no token id: give numbers, as `thinpipe tokenizer encode` prints them",
-                                  escaped(std::string(word.substr(0, 40)))));
+                                  shown_escaped(std::string(word.substr(0, 40)))));
     }
     ids.push_back(id);
     text.remove_prefix(word.size());

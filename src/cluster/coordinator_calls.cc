@@ -15,8 +15,8 @@ namespace thinpipe {
 namespace {
 
 // Parts of a file: large enough to be cheap, small enough to let other traffic through.
-constexpr size_t kPartBytes = 256 << 10;
-constexpr auto kFarewell = std::chrono::seconds(2);
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr auto kCallFarewell = std::chrono::seconds(2);
 
 grpc::Status denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
 grpc::Status refusal(const std::string& reason) { return {grpc::StatusCode::FAILED_PRECONDITION, reason}; }
@@ -59,7 +59,7 @@ grpc::Status CoordinatorService::Attend(grpc::ServerContext* context,
     }
     session.closed = true;
     // The last message may be why: whoever reads it hangs up by itself, and a cancelled stream may lose it.
-    changed_.wait_for(writing, kFarewell, [&] { return session.hung_up; });
+    changed_.wait_for(writing, kCallFarewell, [&] { return session.hung_up; });
     writing.unlock();
     context->TryCancel();  // ends the reads as well
   });
@@ -148,8 +148,8 @@ grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const con
   left.remove_prefix(std::min<uint64_t>(left.size(), request->offset()));
   while (!left.empty()) {
     control::FilePart part;
-    part.set_data(std::string(left.substr(0, kPartBytes)));
-    left.remove_prefix(std::min(left.size(), kPartBytes));
+    part.set_data(std::string(left.substr(0, kChunkBytes)));
+    left.remove_prefix(std::min(left.size(), kChunkBytes));
     if (!writer->Write(part)) break;
   }
   return grpc::Status::OK;

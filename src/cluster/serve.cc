@@ -28,7 +28,7 @@ namespace thinpipe {
 namespace {
 
 constexpr timespec kTick{0, 100'000'000};
-constexpr auto kFarewell = std::chrono::seconds(10);
+constexpr auto kServeFarewell = std::chrono::seconds(10);
 constexpr std::chrono::seconds kOwnCertificateLife = std::chrono::hours(24 * 365 * 9);
 
 // The value of that name, made and kept when there is none yet.
@@ -205,7 +205,7 @@ RunEnd serve_run(const ServeOptions& options) {
                                                {"loss", status.loss()},  // null when it is not finite
                                                {"validation_loss", status.validation_loss()},
                                                {"step_bytes", status.step_bytes()}});
-  service.wait_for_farewells(kFarewell);
+  service.wait_for_farewells(kServeFarewell);
   service.close_all();
   service.tunnels().shutdown("the run is over");
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));

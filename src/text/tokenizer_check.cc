@@ -9,15 +9,15 @@
 namespace thinpipe {
 namespace {
 
-constexpr std::string_view kSpaceSign = "\u2581";
+constexpr std::string_view kSpaceMark = "\u2581";
 
 // `text` with every U+2581 as a space.
 std::string without_space_signs(std::string_view text) {
   std::string plain;
   for (size_t at = 0; at < text.size();) {
-    const bool sign = text.substr(at).starts_with(kSpaceSign);
+    const bool sign = text.substr(at).starts_with(kSpaceMark);
     plain += sign ? ' ' : text[at];
-    at += sign ? kSpaceSign.size() : 1;
+    at += sign ? kSpaceMark.size() : 1;
   }
   return plain;
 }

@@ -17,7 +17,7 @@ namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
-Error system_error(std::string_view action, const fs::path& path) {
+Error folder_error(std::string_view action, const fs::path& path) {
   return Error{fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(errno))};
 }
 
@@ -43,12 +43,12 @@ constexpr std::string_view kUnfinished = ".unfinished";
 Result<FileLock> FileLock::acquire(const fs::path& path, const std::function<void()>& on_wait) {
   for (bool waited = false;;) {
     const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (descriptor < 0) return system_error("write", path);
+    if (descriptor < 0) return folder_error("write", path);
     FileLock lock(path, descriptor);
     if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
       if (!std::exchange(waited, true)) on_wait();
       if (!lock_waiting(descriptor)) {
-        const Error error = system_error("lock", path);
+        const Error error = folder_error("lock", path);
         ::close(std::exchange(lock.descriptor_, -1));
         return error;
       }
