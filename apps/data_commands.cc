@@ -40,14 +40,14 @@ struct InspectOptions {
   bool json = false;
 };
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t stop_asked = 0;
 struct Interrupted {};
 
 // The first ctrl-C stops at the next document, which leaves a tidy screen; a second one kills. Either way the next
 // preparation goes on.
 void catch_interrupts() {
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_handler = [](int) { stop_asked = 1; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
@@ -110,7 +110,7 @@ void prepare(const PrepareOptions& options) {
   try {
     PrepareLine line(stdout, ::isatty(STDOUT_FILENO) == 1, clock);
     corpus = prepare_corpus(data, data_dir(), [&](std::string_view phase, uint64_t done, uint64_t total) {
-      if (interrupted != 0) throw Interrupted();
+      if (stop_asked != 0) throw Interrupted();
       made = made || phase == "tokenizing";
       line(phase, done, total);
     });

@@ -58,7 +58,7 @@ RunConfig config_from(const TrainOptions& options) {
   return config;
 }
 
-std::string describe(const RunConfig& config) {
+std::string model_line(const RunConfig& config) {
   const auto& model = config.model;
   const auto stages = fmt::format("d = {}, {} blocks in {} stage(s)", model.d, model.blocks, config.pipeline.stages);
   const auto pack = to_string(config.boundary.pack);
@@ -77,7 +77,7 @@ void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std:
   fmt::print("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
              config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
              manifest.train_unigram_entropy);
-  fmt::print("model: {}\n", describe(config));
+  fmt::print("model: {}\n", model_line(config));
   fmt::print("run: {}\n", folder.string());
   std::fflush(stdout);
 }

@@ -5,7 +5,7 @@
 
 namespace thinpipe {
 
-void StepBarrier::give(const Command& command) {
+void StepBarrier::give(const StageCommand& command) {
   const std::lock_guard lock(mutex_);
   for (auto& queue : queues_) queue.push_back(command);
   changed_.notify_all();
@@ -26,11 +26,11 @@ Result<std::vector<StageReport>> StepBarrier::gather() {
   return gathered;
 }
 
-Result<Command> StepBarrier::next(size_t stage) {
+Result<StageCommand> StepBarrier::next(size_t stage) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return failure_ || !queues_[stage].empty(); });
   if (failure_) return *failure_;
-  const Command command = queues_[stage].front();
+  const StageCommand command = queues_[stage].front();
   queues_[stage].pop_front();
   return command;
 }

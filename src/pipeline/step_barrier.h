@@ -23,18 +23,18 @@ struct Evaluate {
   int64_t windows;  // of the validation split, from 0
 };
 struct Stop {};
-using Command = std::variant<RunStep, CommitStep, Evaluate, Stop>;
+using StageCommand = std::variant<RunStep, CommitStep, Evaluate, Stop>;
 
 class StepBarrier {
  public:
   explicit StepBarrier(size_t stages) : queues_(stages), reports_(stages) {}
 
   // Coordinator. give() never waits; gather() waits for one report of every stage, in stage order.
-  void give(const Command& command);
+  void give(const StageCommand& command);
   Result<std::vector<StageReport>> gather();
 
   // Stage. next() waits for a command.
-  Result<Command> next(size_t stage);
+  Result<StageCommand> next(size_t stage);
   void report(size_t stage, StageReport report);
 
   // Anybody. The first reason stays.
@@ -43,7 +43,7 @@ class StepBarrier {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::deque<Command>> queues_;
+  std::vector<std::deque<StageCommand>> queues_;
   std::vector<std::optional<StageReport>> reports_;
   std::optional<Error> failure_;
 };
