@@ -132,8 +132,11 @@ void expect_plan_of(const RunConfig& config, int64_t number, at::Tensor& stream)
     if (range.has_head() && config.model.subspace.update_every > 0) c = side->second_moment_with_pending().nbytes();
   }
   EXPECT_EQ(plan.parameters, weights + fixed);
-  if (c == 0) EXPECT_EQ(plan.gradients, weights);
-  if (c > 0) EXPECT_GE(plan.gradients, weights + 2 * c);
+  if (c == 0) {
+    EXPECT_EQ(plan.gradients, weights);
+  } else {
+    EXPECT_GE(plan.gradients, weights + 2 * c);
+  }
   EXPECT_GT(plan.optimizer, moments);
   EXPECT_EQ(state_bytes(config, kVocab, range), weights + moments + basis + c);
 
