@@ -17,9 +17,9 @@
 #include "model_argument.h"
 #include "pipeline/run_corpus.h"
 #include "text/corpus.h"
-#include "text/prepare_line.h"
+#include "text/prepare.h"
 #include "text/sampler.h"
-#include "text/token_shard.h"
+#include "text/shards.h"
 
 namespace thinpipe {
 namespace {

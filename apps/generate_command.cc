@@ -17,7 +17,7 @@
 #include "inference/generator.h"
 #include "inference/token_picker.h"
 #include "model_argument.h"
-#include "text/utf8.h"
+#include "text/corpus.h"
 
 namespace thinpipe {
 namespace {

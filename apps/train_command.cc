@@ -27,7 +27,6 @@
 #include "pipeline/table_file.h"
 #include "run_folders.h"
 #include "text/prepare.h"
-#include "text/prepare_line.h"
 
 namespace thinpipe {
 namespace {

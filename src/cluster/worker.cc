@@ -28,7 +28,7 @@
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
-#include "text/prepared_store.h"
+#include "text/prepared.h"
 
 namespace thinpipe {
 namespace {

@@ -150,10 +150,8 @@ Status write_hf_folder(const fs::path& path, const LlamaShape& shape, const Toke
   if (!lock) return lock.error();
   if (auto status = refuse_what_is_there(target); !status) return status;
 
-  auto work = WorkFolder::open(target);
+  auto work = WorkFolder::create(target);
   if (!work) return work.error();
-  // What an interrupted export has left is of no use to this one.
-  if (auto status = work.value().clear_except({}); !status) return status;
   if (auto status = write_small_files(work.value().path(), shape, tokenizer, options.dtype); !status) return status;
   if (auto status = write_weights(work.value().path(), shape, values, options); !status) return status;
   return work.value().publish();

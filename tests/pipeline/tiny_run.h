@@ -8,7 +8,7 @@
 #include "pipeline/batches.h"
 #include "pipeline/in_process.h"
 #include "support/scratch.h"
-#include "text/token_shard_writer.h"
+#include "text/shards.h"
 
 namespace thinpipe::test {
 

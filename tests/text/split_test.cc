@@ -1,4 +1,4 @@
-#include "text/document_split.h"
+#include "text/split.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The shard format byte by byte, and files that are not one.
-#include "text/token_shard.h"
+#include "text/shards.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,7 +10,6 @@
 #include "support/scratch.h"
 #include "text/sampler.h"
 #include "text/text_files.h"
-#include "text/token_shard_writer.h"
 
 namespace thinpipe {
 namespace {
@@ -28,7 +27,8 @@ std::string shard_bytes(std::span<const int32_t> tokens, int64_t vocab) {
 std::string refusal(std::string_view bytes) {
   // A copy of exactly that size, so that a read past the end is caught by the sanitizer.
   const std::vector<char> exact(bytes.begin(), bytes.end());
-  const auto parsed = TokenShardView::parse({exact.data(), exact.size()}, "x.bin");
+  const std::string_view header(exact.data(), std::min(exact.size(), kShardHeaderBytes));
+  const auto parsed = parse_shard_header(header, exact.size(), "x.bin");
   return parsed ? "(accepted)" : parsed.error().message;
 }
 
@@ -57,7 +57,7 @@ TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
     for (size_t start = 0; start < tokens.size(); start += 99'999) {
       writer.append(std::span(tokens).subspan(start, std::min<size_t>(99'999, tokens.size() - start))).take();
     }
-    EXPECT_EQ(writer.point().tokens, tokens.size());
+    EXPECT_EQ(writer.tokens(), tokens.size());
     writer.finish().take();
     EXPECT_EQ(folder.file_count(), 1U);
 
@@ -76,71 +76,16 @@ TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
   }
 }
 
-TEST(TokenShardWriter, GoesOnFromADurablePointAndDropsWhatCameAfterIt) {
-  for (const int64_t vocab : {4096, 100'000}) {
-    const ScratchFolder folder;
-    const std::vector<int32_t> more = {9, 8, 4000};
-    ShardPoint point;
-    {
-      auto writer = TokenShardWriter::create(folder / "x.bin", vocab).take();
-      writer.append(kTokens).take();
-      writer.sync().take();
-      point = writer.point();
-      writer.append(std::vector<int32_t>(500, 77)).take();
-      writer.sync().take();
-    }
-    auto writer = TokenShardWriter::resume(folder / "x.bin", vocab, point).take();
-    EXPECT_EQ(writer.point(), point);
-    writer.append(more).take();
-    writer.finish().take();
-    auto both = kTokens;
-    both.insert(both.end(), more.begin(), more.end());
-    EXPECT_EQ(read_file(folder / "x.bin").take(), shard_bytes(both, vocab));
-    EXPECT_EQ(writer.counts()[300], 1U);
-    EXPECT_EQ(writer.counts()[9], 1U);
-    EXPECT_EQ(writer.counts()[77], 0U);
-  }
-}
+TEST(TokenShard, MayBeEmpty) { EXPECT_EQ(refusal(shard_bytes({}, 10)), "(accepted)"); }
 
-TEST(TokenShardWriter, GoesOnOnlyWithTheTokensThatWereWritten) {
+TEST(TokenShard, AppearsWhenItIsFinishedOrNotAtAll) {
   const ScratchFolder folder;
-  ShardPoint point;
   {
     auto writer = TokenShardWriter::create(folder / "x.bin", 4096).take();
     writer.append(kTokens).take();
-    writer.sync().take();
-    point = writer.point();
+    EXPECT_FALSE(std::filesystem::exists(folder / "x.bin"));
   }
-  const std::string good = read_file(folder / "x.bin").take();
-  const auto refused = [&](const std::string& bytes, ShardPoint at) {
-    test::write_file(folder / "x.bin", bytes);
-    const auto resumed = TokenShardWriter::resume(folder / "x.bin", 4096, at);
-    return !resumed &&
-           resumed.error().message == (folder / "x.bin").string() + ": is not what an interrupted preparation has left";
-  };
-  EXPECT_FALSE(refused(good, point));
-  for (size_t offset = kShardHeaderBytes; offset < good.size(); ++offset) {
-    std::string changed = good;
-    changed[offset] = static_cast<char>(changed[offset] ^ 0x10);
-    EXPECT_TRUE(refused(changed, point)) << offset;
-  }
-  EXPECT_TRUE(refused(good.substr(0, good.size() - 1), point));
-  EXPECT_TRUE(refused("", point));
-  EXPECT_TRUE(refused(good, {point.tokens - 1, point.checksum}));
-  EXPECT_TRUE(refused(good, {UINT64_MAX, point.checksum}));
-  std::filesystem::remove(folder / "x.bin");
-  EXPECT_FALSE(TokenShardWriter::resume(folder / "x.bin", 4096, point).ok());
-}
-
-TEST(TokenShard, MayBeEmpty) { EXPECT_EQ(refusal(shard_bytes({}, 10)), "(accepted)"); }
-
-TEST(TokenShard, NoReaderTakesAnUnfinishedOne) {
-  const ScratchFolder folder;
-  auto writer = TokenShardWriter::create(folder / "x.bin", 4096).take();
-  EXPECT_TRUE(refusal(read_file(folder / "x.bin").take()).starts_with("x.bin: not a token shard: magic is 0"));
-  writer.append(kTokens).take();
-  writer.sync().take();
-  EXPECT_TRUE(refusal(read_file(folder / "x.bin").take()).starts_with("x.bin: not a token shard: magic is 0"));
+  EXPECT_EQ(folder.file_count(), 0U);
 }
 
 TEST(TokenShard, EveryTruncationAndExtensionIsRefused) {
@@ -183,18 +128,6 @@ TEST(TokenShard, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(with(255, 1), "x.bin: not a token shard: the header's unused part is not zero");
 }
 
-TEST(TokenShard, NamesTheFirstIdBeyondTheVocabulary) {
-  const std::string narrow = shard_bytes(kTokens, 4096);
-  const auto view = TokenShardView::parse(narrow, "x.bin").take();
-  EXPECT_TRUE(view.check_ids_below(4096).ok());
-  EXPECT_EQ(view.check_ids_below(300).error().message,
-            "x.bin: token 300 at position 3 is not below the vocabulary of 300");
-  std::string wide = shard_bytes(kTokens, 100'000);
-  wide[1024 + 4 * 4 + 3] = '\xFF';  // an id that is negative as an int32
-  EXPECT_EQ(TokenShardView::parse(wide, "x.bin").take().check_ids_below(100'000).error().message,
-            "x.bin: token 4278194175 at position 4 is not below the vocabulary of 100000");
-}
-
 TEST(TokenShard, NamesAFileItCannotOpen) {
   const ScratchFolder folder;
   EXPECT_EQ(TokenShard::open(folder / "no.bin").error().message,
@@ -210,7 +143,7 @@ TEST(TokenShard, RefusesAPipeThatNobodyWritesToWithoutWaiting) {
   EXPECT_EQ(TokenShard::open(path).error().message, fmt::format("cannot read {}: it is not a regular file", path));
 }
 
-TEST(TokenShard, AFileIdBeyondTheVocabularyIsFoundWhereverItIs) {
+TEST(TokenShard, AnIdBeyondTheVocabularyIsFoundWhereverItIs) {
   const ScratchFolder folder;
   std::string bytes = shard_bytes(std::vector<int32_t>(200'000, 5), 100'000);
   bytes[1024 + 4 * 150'000 + 3] = '\xFF';  // negative as an int32, and in a later block
@@ -273,12 +206,12 @@ TEST(TokenShard, WindowsFromAllOverAGigabyteLeaveNothingInMemory) {
 }
 
 TEST(TokenShardDeathTest, RefusesWhatOnlyAFaultOfOursCanAsk) {
-  const std::string bytes = shard_bytes(kTokens, 4096);
-  const auto view = TokenShardView::parse(bytes, "x.bin").take();
+  const ScratchFolder folder;
+  test::write_file(folder / "x.bin", shard_bytes(kTokens, 4096));
+  const auto shard = TokenShard::open(folder / "x.bin").take();
   std::vector<int32_t> out(4);
-  EXPECT_DEATH(view.token(6), "token 6 of a shard of 6");
-  EXPECT_DEATH(view.read(3, out), "tokens 3 to 7 of a shard of 6");
-  EXPECT_DEATH(view.read(UINT64_MAX, out), "of a shard of 6");
+  EXPECT_DEATH((void)shard.read(3, out), "tokens 3 to 7 of a shard of 6");
+  EXPECT_DEATH((void)shard.read(UINT64_MAX, out), "of a shard of 6");
   EXPECT_DEATH(shard_bytes(kTokens, 4095), "token 4095 is not below");
 }
 

@@ -1,4 +1,4 @@
-// Which documents training never sees, and the first reading of a corpus that settles it.
+// Which documents are kept from training for validation, and the first pass over a corpus, which decides it.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace thinpipe {
 
-// Document i is validation when its draw - a function of i alone - is below the fraction. Where that leaves a side
-// empty, the document with the smallest (or greatest) draw is moved to it.
+// Document i is a validation document if its draw, a function of i alone, is below the fraction. If that leaves one
+// side empty, the document with the smallest (or greatest) draw moves to it.
 class DocumentSplit {
  public:
   explicit DocumentSplit(double val_fraction) : val_fraction_(val_fraction) {}
@@ -30,7 +30,7 @@ class DocumentSplit {
   uint64_t greatest_ = 0;
 };
 
-// What one pass over a corpus tells.
+// What one pass over a corpus finds.
 struct Survey {
   DocumentSizes sizes;  // how the documents are cut; later passes must use the same
   DocumentSplit split;
@@ -38,9 +38,9 @@ struct Survey {
   uint64_t bytes = 0;
 };
 
-// Reads the whole corpus, checking it. A corpus of fewer than 20 documents has its text files cut finer, and a single
-// .jsonl document too, so that the validation fraction can be met; UserError if there is no text or no way to cut it in
-// two. `on_document` is told the bytes read so far.
+// Reads and checks the whole corpus. If it has fewer than 20 documents, its text files are cut finer (and a single
+// .jsonl document too), so that the validation fraction can be met. Throws UserError if there is no text, or too little
+// to cut in two. `on_document` gets the number of bytes read so far.
 Survey survey_corpus(const Corpus& corpus, double val_fraction, const std::function<void(uint64_t)>& on_document);
 
 }  // namespace thinpipe

@@ -1,7 +1,7 @@
 // The part of sentencepiece that is used here, behind an interface, because Debian's library cannot be linked: it
-// exports the symbols of an older protobuf of its own, and libtorch brings the system's. In one program the two take
-// each other's functions and crash. So sentencepiece lives in a module (sentencepiece_module.cc) that is loaded on
-// first use with its symbols bound to itself. Only that file includes sentencepiece's headers.
+// exports the symbols of its own, older protobuf, and libtorch brings the system's. In one program the two call each
+// other's functions and crash. So sentencepiece lives in a module (sentencepiece_module.cc) that is loaded on first use
+// with its symbols bound to itself. Only that file includes sentencepiece's headers.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,15 @@ class ChunkSource {
 };
 
 struct SentencePieceApi {
-  // Null when the bytes are no complete model.
+  // Null if the bytes are not a complete model.
   std::unique_ptr<PieceModel> (*load)(std::string_view model);
   // Fills *model and returns "", or returns sentencepiece's reason.
   std::string (*train)(const std::vector<std::pair<std::string, std::string>>& options, ChunkSource& chunks,
                        std::string* model);
 };
 
-// Loads the module on first use; UserError when it is not where the build or the installation put it.
+// Loads the module on first use (tokenizer.cc). Throws UserError if it is not where the build or the installation put
+// it.
 const SentencePieceApi& sentencepiece_api();
 
 }  // namespace thinpipe

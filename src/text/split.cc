@@ -1,4 +1,4 @@
-#include "text/document_split.h"
+#include "text/split.h"
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kSplitSeed = 20240520;
 constexpr uint64_t kFewDocuments = 20;
-// Twice as many, since a cut comes at the line end after the target.
+// Twice as many, because a cut comes at the line end after the target.
 constexpr uint64_t kFinerDocuments = 2 * kFewDocuments;
 
 double draw(uint64_t index) {
