@@ -9,9 +9,9 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "commands.h"
-#include "export/gguf_llama.h"
+#include "export/gguf.h"
 #include "export/hf_folder.h"
-#include "inference/plain_llama.h"
+#include "inference/llama.h"
 #include "model_argument.h"
 
 namespace thinpipe {

@@ -15,7 +15,6 @@
 #include "base/result.h"
 #include "commands.h"
 #include "inference/generator.h"
-#include "inference/token_picker.h"
 #include "model_argument.h"
 #include "text/corpus.h"
 

@@ -17,8 +17,7 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "export/hf_folder.h"
-#include "inference/import_llama.h"
-#include "inference/plain_llama.h"
+#include "inference/llama.h"
 #include "text/prepare.h"
 
 namespace thinpipe {

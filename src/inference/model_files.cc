@@ -11,7 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "config/config_file.h"
 #include "export/hf_folder.h"
-#include "inference/plain_llama.h"
+#include "inference/llama.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
@@ -46,9 +46,8 @@ WeightFiles complete_model(const fs::path& path) {
 Result<WeightFiles> checkpoint_files(const FoundCheckpoint& checkpoint) {
   WeightFiles weights{{}, "param.", "basis.u", checkpoint.files.front().parent_path().string()};
   for (const auto& file : checkpoint.files) {
-    auto opened = SafetensorsFile::open(file);
-    if (!opened) return opened.error();
-    weights.files.push_back(std::move(opened).take());
+    auto opened = TRY(SafetensorsFile::open(file));
+    weights.files.push_back(std::move(opened));
   }
   return weights;
 }

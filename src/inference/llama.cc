@@ -1,4 +1,4 @@
-#include "inference/plain_llama.h"
+#include "inference/llama.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "model/products.h"
+#include "model/subspace_side.h"
 #include "subspace/fixed_table.h"
 #include "tensor/fill.h"
 
@@ -88,6 +89,104 @@ void refuse(std::string_view what, std::string_view why) {
                   what, why));
 }
 
+std::string output_name(int64_t block, int number) { return fmt::format("blocks.{}.wp{}", block, number); }
+
+class Importer {
+ public:
+  Importer(const LlamaShape& shape, const LlamaValues& values, const ModelConfig& model)
+      : shape_(shape), values_(values), model_(model) {}
+
+  Result<ImportedModel> run() {
+    TRY(take_blocks());
+    if (model_.is_subspace()) {
+      TRY(project_outputs());
+      TRY(divide_embedding());
+    } else {
+      TRY(take("embedding"));
+    }
+    for (const char* name : {"final_norm", "head"}) TRY(take(name));
+    return std::move(imported_);
+  }
+
+ private:
+  Result<at::Tensor> read(const std::string& name) { return dense_parameter(shape_, values_, name); }
+
+  Status take(const std::string& name) {
+    const auto value = TRY(read(name));
+    imported_.parameters.emplace_back(name, value.contiguous());
+    return {};
+  }
+
+  // Everything of the blocks but the output projections that are to be projected.
+  Status take_blocks() {
+    for (int64_t block = 0; block < shape_.blocks; ++block) {
+      for (const char* name : {"attn_norm", "wqkv", "mlp_norm", "wgu"}) {
+        TRY(take(fmt::format("blocks.{}.{}", block, name)));
+      }
+      for (int number = 1; number <= 2 && block >= model_.first_dense_block(); ++number) {
+        TRY(take(output_name(block, number)));
+      }
+    }
+    return {};
+  }
+
+  // The right singular vectors of all W_p, one below the other, are the eigenvectors of the sum of W_p^T W_p: (d, d)
+  // however many matrices there are, and only one of them in memory.
+  Status project_outputs() {
+    const auto doubles = at::TensorOptions().dtype(at::kDouble);
+    auto gram = at::zeros({shape_.d, shape_.d}, doubles);
+    TRY(for_each_output([&](int64_t, int, const at::Tensor& w) { gram.addmm_(w.t(), w); }));
+    // Ascending eigenvalues: the last k are the largest.
+    const auto vectors = std::get<1>(at::linalg_eigh(gram));
+    const int64_t k = model_.subspace.rank;
+    imported_.basis = vectors.narrow(1, shape_.d - k, k).flip(1).contiguous();
+    double all = 0, inside = 0;
+    TRY(for_each_output([&](int64_t block, int number, const at::Tensor& w) {
+      const auto a = w.mm(imported_.basis);
+      const double own = w.square().sum().item<double>(), kept = a.square().sum().item<double>();
+      all += own;
+      inside += kept;
+      imported_.outputs.push_back({output_name(block, number), own > 0 ? kept / own : 1.0});
+      imported_.parameters.emplace_back(fmt::format("blocks.{}.a{}", block, number), a.to(at::kFloat));
+    }));
+    imported_.energy_lost = all > 0 ? 1 - inside / all : 0.0;
+    return {};
+  }
+
+  template <class Visit>
+  Status for_each_output(const Visit& visit) {
+    for (int64_t block = 0; block < model_.first_dense_block(); ++block) {
+      for (int number = 1; number <= 2; ++number) {
+        const auto value = TRY(read(output_name(block, number)));
+        visit(block, number, value.to(at::kDouble));
+      }
+    }
+    return {};
+  }
+
+  // embedding = T_fixed + E U^T with E = embedding U; exact but for rounding to float32.
+  Status divide_embedding() {
+    const auto value = TRY(read("embedding"));
+    const auto embedding = value.to(at::kDouble);
+    const auto e = embedding.mm(imported_.basis).to(at::kFloat);
+    imported_.parameters.emplace_back("embedding_coordinates", e);
+    // Uses E as it was rounded, so that the table makes up for the rounding.
+    imported_.table = (embedding - e.to(at::kDouble).mm(imported_.basis.t())).to(at::kFloat);
+    if (model_.subspace.anchors == Anchors::kStage) {
+      // A group's own table starts as the shared one.
+      for (const auto& group : anchor_groups(model_, whole_model(model_))) {
+        imported_.parameters.emplace_back(fmt::format("anchors.{}", group.number), imported_.table);
+      }
+    }
+    return {};
+  }
+
+  const LlamaShape& shape_;
+  const LlamaValues& values_;
+  const ModelConfig& model_;
+  ImportedModel imported_;
+};
+
 }  // namespace
 
 LlamaShape plain_shape(const RunConfig& config) {
@@ -152,6 +251,11 @@ Result<at::Tensor> dense_parameter(const LlamaShape& shape, const LlamaValues& v
   if (part == "wgu") return at::cat({of_block("mlp.gate_proj"), of_block("mlp.up_proj")}).t();
   if (part == "wp2") return of_block("mlp.down_proj").t();
   return Error{fmt::format("a plain LLaMA has no '{}'", name)};
+}
+
+Result<ImportedModel> import_llama(const LlamaShape& shape, const LlamaValues& values, const ModelConfig& model) {
+  TP_CHECK(!model.is_subspace() || model.subspace.norm == NormForm::kJoint, "a LLaMA has the joint norm");
+  return Importer(shape, values, model).run();
 }
 
 }  // namespace thinpipe

@@ -1,10 +1,9 @@
 // A merged model is a plain LLaMA that computes the same, and a plain LLaMA taken in is the model it was.
-#include "inference/plain_llama.h"
+#include "inference/llama.h"
 
 #include <gtest/gtest.h>
 
 #include "base/result.h"
-#include "inference/import_llama.h"
 #include "models.h"
 
 namespace thinpipe {
