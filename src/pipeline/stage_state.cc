@@ -76,7 +76,7 @@ Status StageWorker::restore(const SafetensorsFile& file, int64_t step) {
   }
   at::Tensor tap;
   if (file.find("tap.c") != nullptr && stage_.subspace() != nullptr) {
-    auto tensor = matching(file, "tap.c", stage_.subspace()->second_moment_with_pending());
+    auto tensor = matching(file, "tap.c", stage_.subspace()->second_moment_or_zeros());
     if (!tensor) return tensor.error();
     tap = std::move(tensor.value());
   }
