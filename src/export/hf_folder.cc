@@ -267,9 +267,7 @@ Status write_hf_folder(const fs::path& path, const LlamaShape& shape, const Toke
   const auto lock = TRY(FileLock::acquire(lock_path, wait));
   TRY(refuse_what_is_there(target));
 
-  auto work = TRY(WorkFolder::open(target));
-  // What an interrupted export has left is of no use to this one.
-  TRY(work.clear_except({}));
+  auto work = TRY(WorkFolder::create(target));
   TRY(write_small_files(work.path(), shape, tokenizer, options.dtype));
   TRY(write_weights(work.path(), shape, values, options));
   return work.publish();

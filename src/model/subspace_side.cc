@@ -48,21 +48,24 @@ void SubspaceSide::lift_backward_to_anchors(const at::Tensor& grad, AnchorRows& 
   if (rows.trainable()) rows.d_e.index_add_(0, rows.tokens.inverse, grad);
 }
 
+void SubspaceSide::begin_step(bool gather) {
+  drop_tap();
+  gather_ = gather;
+}
+
 void SubspaceSide::tap(const at::Tensor& grad) {
-  if (config_.subspace.update_every == 0) return;
+  if (!gather_) return;
   if (!pending_.defined()) pending_ = at::zeros({config_.d, config_.d}, options_);
   pending_.addmm_(grad.t(), grad);
 }
 
-at::Tensor SubspaceSide::second_moment_with_pending() const {
-  auto c = at::zeros({config_.d, config_.d}, options_);
-  if (second_moment_.defined()) c.add_(second_moment_);
-  if (pending_.defined()) c.add_(pending_);
-  return c;
+at::Tensor SubspaceSide::second_moment_or_zeros() const {
+  return second_moment_.defined() ? second_moment_ : at::zeros({config_.d, config_.d}, options_);
 }
 
-void SubspaceSide::commit_tap() {
+void SubspaceSide::commit_tap(double grad_factor) {
   if (!pending_.defined()) return;
+  pending_.mul_(grad_factor * grad_factor);
   second_moment_ = second_moment_.defined() ? second_moment_.add_(pending_) : pending_;
   pending_.reset();
 }

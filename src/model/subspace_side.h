@@ -38,14 +38,16 @@ class SubspaceSide {
   at::Tensor lower(const at::Tensor& grad) const { return grad.mm(u_); }
   void lift_backward_to_anchors(const at::Tensor& grad, AnchorRows& rows) const;
 
-  // The tap: pending gradients (BT, d) count only once their step is committed.
+  // The tap. A step's gradients (BT, d) join C when it is committed, as they are applied: times grad_factor. begin_step
+  // drops what the last attempt left; without `gather`, where no later move needs the step, the tap is closed.
+  void begin_step(bool gather);
   void tap(const at::Tensor& grad);
-  void commit_tap();
+  void commit_tap(double grad_factor);
   void drop_tap() { pending_.reset(); }
   // C (d, d) over the committed steps since it was last cleared; undefined while there are none.
   const at::Tensor& second_moment() const { return second_moment_; }
-  // The same with the step under way, (d, d) in any case.
-  at::Tensor second_moment_with_pending() const;
+  // The same, zeros while there are none.
+  at::Tensor second_moment_or_zeros() const;
   void set_second_moment(at::Tensor c) { second_moment_ = std::move(c); }
 
  private:
@@ -55,6 +57,7 @@ class SubspaceSide {
   at::Tensor u_;
   std::vector<int64_t> starts_;  // of this stage's groups
   std::vector<AnchorTable> tables_;
+  bool gather_ = false;
   at::Tensor second_moment_, pending_;
 };
 

@@ -99,7 +99,7 @@ Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files,
       }
     }
     if (unit.unit == "head" && side != nullptr && file.find(kTap) != nullptr) {
-      tap = TRY(matching(file, kTap, side->second_moment_with_pending()));
+      tap = TRY(matching(file, kTap, side->second_moment_or_zeros()));
     }
     return {};
   };

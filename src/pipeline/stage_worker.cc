@@ -147,7 +147,7 @@ Result<StageReport> StageWorker::run_step(uint64_t epoch, int64_t step) {
     const Stopwatch total(report.total_s);
     begin_pass(epoch, step);
     next_basis_.reset();
-    if (auto* side = stage_.subspace()) side->drop_tap();
+    if (auto* side = stage_.subspace()) side->begin_step(moves_basis_after(step));
     stage_.parameters().zero_grad();
     for (const auto& action : schedule_.stages[place_.number].actions) {
       if (auto status = act(action, step, report); !status) return status.error();
@@ -273,6 +273,11 @@ bool StageWorker::moves_basis(int64_t step) const {
   return config_.model.is_subspace() && every > 0 && (step + 1) % every == 0;
 }
 
+bool StageWorker::moves_basis_after(int64_t step) const {
+  const int64_t every = config_.model.subspace.update_every;
+  return config_.model.is_subspace() && every > 0 && ((step + 1) / every + 1) * every <= config_.train.steps;
+}
+
 Status StageWorker::pass_basis(int64_t step, StageReport& report) {
   auto& side = *stage_.subspace();
   if (after_) {
@@ -282,7 +287,8 @@ Status StageWorker::pass_basis(int64_t step, StageReport& report) {
     if (!basis) return basis.error();
     next_basis_ = std::move(basis.value());
   } else {
-    const auto c = side.second_moment_with_pending();
+    // Of the steps before: by what factor this one is clipped, if it is applied at all, is not known yet.
+    const auto c = side.second_moment_or_zeros();
     next_basis_ = grassmann_step(side.basis(), c, config_.model.subspace.update_rate);
     report.basis = diagnose(side.basis(), *next_basis_, c);
   }
@@ -304,14 +310,15 @@ void StageWorker::commit(const CommitStep& commit) {
   }
   optimizer_.apply(commit.step, commit.grad_factor);
   if (side == nullptr) return;
-  side->commit_tap();
-  if (!next_basis_) return;
-  const auto q = change_of_coordinates(side->basis(), *next_basis_);
-  for (const auto& parameter : stage_.parameters().all()) {
-    if (parameter.full_width > 0) dropped_share_ = std::max(dropped_share_, dropped_share(parameter.value, q));
+  if (next_basis_) {
+    const auto q = change_of_coordinates(side->basis(), *next_basis_);
+    for (const auto& parameter : stage_.parameters().all()) {
+      if (parameter.full_width > 0) dropped_share_ = std::max(dropped_share_, dropped_share(parameter.value, q));
+    }
+    optimizer_.change_over(stage_.change_over(std::move(*next_basis_)));
+    next_basis_.reset();
   }
-  optimizer_.change_over(stage_.change_over(std::move(*next_basis_)));
-  next_basis_.reset();
+  side->commit_tap(commit.grad_factor);  // after a move, which begins a new C
 }
 
 }  // namespace thinpipe

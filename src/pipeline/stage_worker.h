@@ -91,6 +91,8 @@ class StageWorker {
   // On a step that moves the subspace: the last stage forms the next basis, and it travels upstream (METHOD 3).
   Status pass_basis(int64_t step, StageReport& report);
   bool moves_basis(int64_t step) const;
+  // Whether a step of the run after `step` moves the basis, and so needs the gradients of this one.
+  bool moves_basis_after(int64_t step) const;
   void begin_pass(uint64_t epoch, int64_t step);
   void end_pass(StageReport& report);
 

@@ -282,7 +282,7 @@ TEST(CoordinatorFaults, ASaveThatGotLostWithItsStreamIsAskedForAgain) {
   cluster.connect(cluster.a());
   cluster.pump();
   ASSERT_TRUE(cluster.finished());
-  EXPECT_EQ(cluster.all<WriteManifest>().front().step, 2);
+  EXPECT_EQ(cluster.all<WriteManifest>().front().files.front().step(), 2);
   EXPECT_EQ(cluster.store.manifest_step, 6);
 }
 

@@ -323,7 +323,7 @@ TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
   rules.place = [](const std::vector<Machine>& machines) -> Result<Placement> {
     return Placement{{3, 1}, {machines[0].peer, machines[1].peer}, "as they came"};
   };
-  FakeStore stored;
+  test::FakeStore stored;
   stored.epoch = stored.generation = 7;
   stored.manifest_step = 0;
   for (const auto& unit : model_units(rules.model, whole_model(rules.model))) {
@@ -332,7 +332,7 @@ TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
     file.set_sha256("hash of " + unit);
   }
   CoordinatorCore core(rules, stored.read(), TimePoint{});
-  std::map<int64_t, Texts> restored;
+  std::map<int64_t, std::vector<std::string>> restored;
   for (const char* peer : {"one", "two"}) {
     control::FromWorker hello;
     hello.mutable_hello()->set_protocol(kControlProtocol);
@@ -352,8 +352,8 @@ TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
       }
     }
   }
-  EXPECT_EQ(restored[0], (Texts{"embedding", "block-000", "block-001", "block-002"}));
-  EXPECT_EQ(restored[1], (Texts{"block-003", "head"}));
+  EXPECT_EQ(restored[0], (std::vector<std::string>{"embedding", "block-000", "block-001", "block-002"}));
+  EXPECT_EQ(restored[1], (std::vector<std::string>{"block-003", "head"}));
 }
 
 TEST(Placing, SaysWhyItWaitsWhenTheMachinesAreNotEnough) {
