@@ -218,6 +218,8 @@ void add_model(Table& table) {
   add("positions", &C::positions, offering("\"rope\" or \"sinusoidal\"", one_of<Positions>()),
       "how the model knows where a token stands");
   add("rope_base", &C::rope_base, above(0, 1e12), "base of the rotary frequencies");
+  add("position_scale", &C::position_scale, from(0, 100),
+      "what sinusoidal positions are multiplied with; their root mean square is 0.71 times this");
   add("qk_norm", &C::qk_norm, truth(), "normalise queries and keys before they meet");
   add("norm_eps", &C::norm_eps, from(kLeastEps, 1), "added to the mean square in every norm");
   add("init_std", &C::init_std, above(0, 10), "standard deviation of the initial weights");

@@ -60,6 +60,9 @@ TEST(Exactness, HoldsForADenseModelToo) {
   config.model.mode = ModelMode::kDense;
   config.boundary.kind = BoundaryKind::kDense;
   EXPECT_LT(measure_exactness(config).gradient, 1e-12);
+  config.model.positions = Positions::kSinusoidal;
+  config.model.position_scale = 0.7;
+  EXPECT_LT(measure_exactness(config).gradient, 1e-12);
 }
 
 }  // namespace
