@@ -214,6 +214,8 @@ void add_model(Table& table) {
       [](RunConfig& config) { config.model.mlp_width = default_mlp_width(config.model.d); });
   add("positions", &C::positions, one_of<Positions>(), "position encoding");
   add("rope_base", &C::rope_base, above(0, 1e12), "base of the rotary frequencies");
+  add("position_scale", &C::position_scale, from(0, 100),
+      "factor on sinusoidal positions, whose root mean square is 0.71 without it");
   add("qk_norm", &C::qk_norm, truth(), "normalise queries and keys before attention");
   add("norm_eps", &C::norm_eps, from(kLeastEps, 1), "added to the mean square in every norm");
   add("init_std", &C::init_std, above(0, 10), "standard deviation of the initial weights");

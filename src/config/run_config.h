@@ -58,6 +58,7 @@ struct ModelConfig {
   int64_t mlp_width = 864;  // SwiGLU's inner width
   Positions positions = Positions::kRope;
   double rope_base = 10000.0;
+  double position_scale = 0.3;  // of sinusoidal positions, whose root mean square is 0.71 without it
   bool qk_norm = false;
   double norm_eps = 1e-5;
   double init_std = 0.02;

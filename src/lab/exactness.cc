@@ -114,7 +114,10 @@ std::vector<ExactnessCase> exactness_cases() {
   const auto cuts = [](const std::vector<int64_t>& parts) -> Change {
     return [parts](RunConfig& c) { c.pipeline.cuts = parts, c.pipeline.stages = static_cast<int64_t>(parts.size()); };
   };
-  const Change sinusoidal = [](RunConfig& c) { c.model.positions = Positions::kSinusoidal; };
+  const Change sinusoidal = [](RunConfig& c) {
+    c.model.positions = Positions::kSinusoidal;
+    c.model.position_scale = 0.7;
+  };
   const Change qk_norm = [](RunConfig& c) { c.model.qk_norm = true; };
   const Change multi_head = [](RunConfig& c) { c.model.kv_heads = 4; };
   const Change split = [](RunConfig& c) { c.model.subspace.norm = NormForm::kSplit; };

@@ -62,7 +62,7 @@ class Reference {
     const auto options = weights_.at("head").options().requires_grad(false);
     if (config_.positions == Positions::kRope) return at::zeros({}, options);
     const auto angle = angles(length, config_.d, 10000.0, options);
-    return at::cat({angle.sin(), angle.cos()}, -1);
+    return config_.position_scale * at::cat({angle.sin(), angle.cos()}, -1);
   }
 
   int64_t group_of(int64_t block) const {

@@ -4,9 +4,10 @@
 
 namespace thinpipe {
 
-at::Tensor sinusoids(int64_t first, int64_t count, int64_t d, const at::TensorOptions& options) {
-  const auto table = make_rope_table(first + count, d, 10000.0, options);
-  return at::cat({table.sin, table.cos}, 1).narrow(0, first, count);
+at::Tensor sinusoids(const ModelConfig& config, int64_t first, int64_t count, const at::TensorOptions& options) {
+  const auto table = make_rope_table(first + count, config.d, 10000.0, options.dtype(at::kDouble));
+  const auto rows = at::cat({table.sin, table.cos}, 1).narrow(0, first, count) * config.position_scale;
+  return rows.to(options.dtype());
 }
 
 at::Tensor AnchorRows::per_row() const {
@@ -25,7 +26,7 @@ AnchorRows AnchorTable::rows(const at::Tensor& inputs, int64_t length, const at:
   rows.coordinates = rows.e.mm(u).index_select(0, rows.tokens.inverse);
   rows.squared = rows.e.square().sum(1).index_select(0, rows.tokens.inverse);
   if (config_.positions == Positions::kSinusoidal) {
-    rows.positions = sinusoids(first, length, config_.d, rows.e.options());
+    rows.positions = sinusoids(config_, first, length, rows.e.options());
     rows.coordinates.view({-1, length, u.size(1)}).add_(rows.positions.mm(u));
     // ||t + p||^2 by parts; the cross term is the only d-wide work per row, once per microbatch.
     const auto cross =

@@ -49,7 +49,8 @@ class AnchorTable {
   Parameter* table_;  // (V, d), or null
 };
 
-// (count, d): sin and cos of the positions from `first` on, at d/2 frequencies, halves side by side.
-at::Tensor sinusoids(int64_t first, int64_t count, int64_t d, const at::TensorOptions& options);
+// (count, d): position_scale times sin and cos of the positions from `first` on, at d/2 frequencies, halves side by
+// side.
+at::Tensor sinusoids(const ModelConfig& config, int64_t first, int64_t count, const at::TensorOptions& options);
 
 }  // namespace thinpipe

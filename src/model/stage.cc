@@ -92,7 +92,7 @@ at::Tensor Stage::embed(const at::Tensor& ids, const BlockContext& context) cons
   // In coordinates a position's sinusoids are part of the anchor.
   if (config_.positions == Positions::kSinusoidal && !subspace_) {
     const int64_t length = context.shape.length;
-    stream.view({-1, length, config_.d}).add_(sinusoids(context.first_position(), length, config_.d, options()));
+    stream.view({-1, length, config_.d}).add_(sinusoids(config_, context.first_position(), length, options()));
   }
   return stream;
 }

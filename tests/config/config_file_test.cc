@@ -127,7 +127,7 @@ TEST(ConfigFile, RefusesUnknownNamesAndNamesTheNearest) {
       {"[model]\n\"a\\nb\" = 1",
        {},
        "unknown key model.a\\u000ab in x.toml:2: [model] has mode, d, blocks, heads, kv_heads, mlp_width, "
-       "positions, rope_base, qk_norm, norm_eps, init_std"},
+       "positions, rope_base, position_scale, qk_norm, norm_eps, init_std"},
       {"d = 3", {}, "unknown key d in x.toml:1: needs to stand in a section, did you mean model.d?"},
       {"", {"model.blokcs=2"}, "unknown key model.blokcs on the command line: did you mean model.blocks?"},
       {"", {"modle.d=2"}, "unknown section [modle] on the command line: did you mean [model]?"},
@@ -216,6 +216,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       {"model.mlp_width", {"0", "1048577"}, {"1"}},
       {"model.positions", {"\"none\"", "Rope"}, {"sinusoidal", "rope"}},
       {"model.rope_base", {"0", "-1.0", "inf", "nan"}, {"1e6"}},
+      {"model.position_scale", {"-0.1", "101", "nan"}, {"0", "1"}},
       {"model.norm_eps", {"0.0", "9e-31", "nan", "2"}, {"1e-30", "1"}},
       {"model.init_std", {"0", "inf"}, {"0.5"}},
       {"data.corpus", {"", "''"}, {"a"}},

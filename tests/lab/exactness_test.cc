@@ -59,6 +59,9 @@ TEST(Exactness, HoldsForADenseModelToo) {
   auto config = exactness_cases().front().config;
   config.model.mode = ModelMode::kDense;
   EXPECT_LT(measure_exactness(config).gradient, 1e-12);
+  config.model.positions = Positions::kSinusoidal;
+  config.model.position_scale = 0.7;
+  EXPECT_LT(measure_exactness(config).gradient, 1e-12);
 }
 
 }  // namespace

@@ -43,6 +43,14 @@ double root_mean_square(const at::Tensor& x) { return std::sqrt(x.square().mean(
 // The sample std of N uniform numbers scatters by sqrt(0.2 / N): 1.4 % for the smallest here, a1 with N = 1024.
 constexpr double kScatter = 0.05;
 
+TEST(SubspaceStage, SinusoidalPositionsByDefaultAreSmallerThanTheAnchors) {
+  auto config = wide_model();
+  config.positions = Positions::kSinusoidal;
+  auto stage = whole_model(config, kManyTokens);
+  const auto rows = stage.subspace()->anchor_rows(at::arange(64, at::kLong), 64);
+  EXPECT_LT(root_mean_square(rows.front().positions), root_mean_square(rows.front().e));
+}
+
 TEST(SubspaceStage, CoordinatesStartWithTheStdOfWhatTheyStandForTimesSqrtDOverK) {
   const auto config = wide_model();
   auto stage = whole_model(config, kManyTokens);

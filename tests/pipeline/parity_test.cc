@@ -29,6 +29,7 @@ Reference load(const std::string& name) {
   model.kv_heads = json["kv_heads"];
   model.mlp_width = json["mlp"];
   model.positions = json["rope"] ? Positions::kRope : Positions::kSinusoidal;
+  model.position_scale = 1;  // the script adds the sinusoids as they are
   model.qk_norm = json["qk_norm"];
   OptimConfig optim;
   optim.kind = OptimizerKind::kAdamw;
