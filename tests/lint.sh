@@ -17,7 +17,7 @@ search() {
 
 # Tensors live on any device: what only holds on a CPU stays behind the kernels' dispatch and at the edges of the program.
 check_devices() {
-  mapfile -t files < <(sources src apps | grep -vE '/kernels/|^src/tensor/|^src/pipeline/tensor_file\.cc$')
+  mapfile -t files < <(sources src bench lab apps | grep -vE '/kernels/|^src/tensor/|^src/pipeline/tensor_file\.cc$')
   search 'kCPU|data_ptr|is_cpu' 'CPU-only code (kCPU, data_ptr, is_cpu) belongs in a kernels folder' "${files[@]}"
 }
 
@@ -30,7 +30,7 @@ check_files() {
     fi
     lines=$(wc -l <"$file")
     [ "$lines" -le 500 ] || echo "$file:501: has $lines lines; split what is over 500"
-  done < <(sources src apps)
+  done < <(sources src bench lab apps)
 }
 
 check_sleeps() {
@@ -40,7 +40,7 @@ check_sleeps() {
 }
 
 check_columns() {
-  mapfile -t files < <(sources src apps tests)
+  mapfile -t files < <(sources src bench lab apps tests)
   search '^.{121}' 'longer than 120 columns; run clang-format -i' "${files[@]}"
 }
 
