@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/units.h"
+#include "bench/bench.h"
 #include "commands.h"
 #include "lab/lab.h"
 

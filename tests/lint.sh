@@ -17,7 +17,7 @@ search() {
 
 # Tensors live on any device: what only holds on a CPU stays behind the kernels' dispatch and at the edges of the program.
 check_devices() {
-  mapfile -t files < <(sources src apps | grep -vE '/kernels/|^src/tensor/|^src/pipeline/tensor_file\.cc$')
+  mapfile -t files < <(sources src bench lab apps | grep -vE '/kernels/|^src/tensor/|^src/pipeline/tensor_file\.cc$')
   search 'kCPU|data_ptr|is_cpu' 'CPU-only code (kCPU, data_ptr, is_cpu) belongs in a kernels folder' "${files[@]}"
 }
 
@@ -30,13 +30,13 @@ check_files() {
     fi
     lines=$(wc -l <"$file")
     [ "$lines" -le 800 ] || echo "$file:801: has $lines lines; split what is over 800"
-  done < <(sources src apps)
+  done < <(sources src bench lab apps)
 }
 
 # The body of a function has at most 70 lines. Read as clang-format lays code out: a statement with a parenthesis whose last
 # line ends in { opens one, and the next } below the first column of that statement closes it.
 check_functions() {
-  mapfile -t files < <(sources src apps)
+  mapfile -t files < <(sources src bench lab apps)
   awk -v limit=70 '
     FNR == 1 { open = 0; fresh = 1 }
     open {
@@ -66,7 +66,7 @@ check_sleeps() {
 }
 
 check_columns() {
-  mapfile -t files < <(sources src apps tests)
+  mapfile -t files < <(sources src bench lab apps tests)
   search '^.{121}' 'longer than 120 columns; run clang-format -i' "${files[@]}"
 }
 

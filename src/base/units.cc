@@ -69,9 +69,8 @@ Result<uint64_t> parse_rate(std::string_view text) {
 }
 
 Result<Duration> parse_duration(std::string_view text) {
-  auto ns = parse(text, kDurations, 0, "duration", "25ms");
-  if (!ns) return ns.error();
-  return Duration(static_cast<Duration::rep>(ns.value()));
+  const uint64_t ns = TRY(parse(text, kDurations, 0, "duration", "25ms"));
+  return Duration(static_cast<Duration::rep>(ns));
 }
 
 Result<uint64_t> parse_size(std::string_view text) { return parse(text, kSizes, 1, "size", "4KiB"); }

@@ -17,18 +17,15 @@ namespace thinpipe {
 
 Result<ChildProcess> ChildProcess::start(const std::filesystem::path& program,
                                          const std::vector<std::string>& arguments, const std::filesystem::path& log) {
-  const int output = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (output < 0) return Error{fmt::format("cannot write {}: {}", log.string(), std::strerror(errno))};
+  const Fd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!output) return Error{fmt::format("cannot write {}: {}", log.string(), std::strerror(errno))};
   const auto name = program.string();
   std::vector<char*> argv{const_cast<char*>(name.c_str())};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) {
-    ::close(output);
-    return Error{fmt::format("cannot start {}: {}", name, std::strerror(errno))};
-  }
+  if (pid < 0) return Error{fmt::format("cannot start {}: {}", name, std::strerror(errno))};
   if (pid == 0) {
     // Only what is allowed between fork and exec.
     sigset_t none;
@@ -38,13 +35,12 @@ Result<ChildProcess> ChildProcess::start(const std::filesystem::path& program,
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // it died before the line above
     const int nothing = ::open("/dev/null", O_RDONLY);
-    if (::dup2(nothing, STDIN_FILENO) >= 0 && ::dup2(output, STDOUT_FILENO) >= 0 &&
-        ::dup2(output, STDERR_FILENO) >= 0) {
+    if (::dup2(nothing, STDIN_FILENO) >= 0 && ::dup2(output.get(), STDOUT_FILENO) >= 0 &&
+        ::dup2(output.get(), STDERR_FILENO) >= 0) {
       ::execv(argv[0], argv.data());
     }
     ::_exit(127);
   }
-  ::close(output);
   return ChildProcess(pid);
 }
 

@@ -1,6 +1,5 @@
-// Going on with a run that is to be carried out otherwise than before: other cuts, links, threads (config's
-// load_resumed_config() says what may change). Written down before any of it is done, so that whoever goes on with the run
-// later, after whatever interruption, does it the same way.
+// Resuming a run with other settings: cuts, links, threads (load_resumed_config() says what may change). They are written
+// down before any of it is done, so that whoever resumes the run later, after any interruption, uses the same ones.
 #pragma once
 
 #include <filesystem>

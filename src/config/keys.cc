@@ -24,73 +24,66 @@ struct Rule {
   std::function<bool(const KeyValue&)> accepts;
 };
 
+// A rule for a key that holds a T: `test` gets its value.
+template <class T, class Test>
+Rule for_a(std::string needs, Test test) {
+  return {std::move(needs), [test](const KeyValue& value) { return test(std::get<T>(value)); }};
+}
+
 Rule whole(int64_t low, int64_t high) {
-  return {fmt::format("a whole number from {} to {}", low, high), [low, high](const KeyValue& value) {
-            const auto number = std::get<int64_t>(value);
-            return low <= number && number <= high;
-          }};
+  return for_a<int64_t>(fmt::format("a whole number from {} to {}", low, high),
+                        [=](int64_t number) { return low <= number && number <= high; });
 }
 
 Rule above(double low, double high) {
-  return {fmt::format("a number above {} and at most {}", low, high), [low, high](const KeyValue& value) {
-            const auto number = std::get<double>(value);
-            return low < number && number <= high;
-          }};
+  return for_a<double>(fmt::format("a number above {} and at most {}", low, high),
+                       [=](double number) { return low < number && number <= high; });
 }
 
 Rule from(double low, double high) {
-  return {fmt::format("a number from {} to {}", low, high), [low, high](const KeyValue& value) {
-            const auto number = std::get<double>(value);
-            return low <= number && number <= high;
-          }};
+  return for_a<double>(fmt::format("a number from {} to {}", low, high),
+                       [=](double number) { return low <= number && number <= high; });
 }
 
 Rule from_to_below(double low, double high) {
-  return {fmt::format("a number from {} to below {}", low, high), [low, high](const KeyValue& value) {
-            const auto number = std::get<double>(value);
-            return low <= number && number < high;
-          }};
+  return for_a<double>(fmt::format("a number from {} to below {}", low, high),
+                       [=](double number) { return low <= number && number < high; });
 }
 
 Rule truth() {
-  return {"true or false", [](const KeyValue&) { return true; }};
+  return for_a<bool>("true or false", [](bool) { return true; });
 }
 
 Rule text() {
-  return {"text", [](const KeyValue&) { return true; }};
+  return for_a<std::string>("text", [](const std::string&) { return true; });
 }
 
 Rule some_text() {
-  return {"text that is not empty", [](const KeyValue& value) { return !std::get<std::string>(value).empty(); }};
+  return for_a<std::string>("text that is not empty", [](const std::string& value) { return !value.empty(); });
 }
 
 Rule hash_or_nothing() {
-  return {"64 lower-case hex digits, or empty text", [](const KeyValue& value) {
-            const auto& digits = std::get<std::string>(value);
-            return digits.empty() ||
-                   (digits.size() == 64 && digits.find_first_not_of("0123456789abcdef") == std::string::npos);
-          }};
+  return for_a<std::string>("64 lower-case hex digits, or empty text", [](const std::string& digits) {
+    return digits.empty() || (digits.size() == 64 && digits.find_first_not_of("0123456789abcdef") == std::string::npos);
+  });
 }
 
 Rule device() {
-  return {"\"cpu\", \"cuda\" or \"cuda:N\" with N from 0 to 999", [](const KeyValue& value) {
-            std::string_view name = std::get<std::string>(value);
-            if (name == "cpu" || name == "cuda") return true;
-            if (!name.starts_with("cuda:")) return false;
-            name.remove_prefix(5);
-            return !name.empty() && name.size() <= 3 && name.find_first_not_of("0123456789") == std::string_view::npos;
-          }};
+  return for_a<std::string>("\"cpu\", \"cuda\" or \"cuda:N\" with N from 0 to 999", [](std::string_view name) {
+    if (name == "cpu" || name == "cuda") return true;
+    if (!name.starts_with("cuda:")) return false;
+    name.remove_prefix(5);
+    return !name.empty() && name.size() <= 3 && name.find_first_not_of("0123456789") == std::string_view::npos;
+  });
 }
 
 Rule list_of_whole(int64_t low, int64_t high, size_t most) {
-  return {fmt::format("a list of at most {} whole numbers from {} to {}", most, low, high),
-          [low, high, most](const KeyValue& value) {
-            const auto& numbers = std::get<std::vector<int64_t>>(value);
-            for (const int64_t number : numbers) {
-              if (number < low || high < number) return false;
-            }
-            return numbers.size() <= most;
-          }};
+  return for_a<std::vector<int64_t>>(
+      fmt::format("a list of at most {} whole numbers from {} to {}", most, low, high),
+      [=](const std::vector<int64_t>& numbers) {
+        return numbers.size() <= most && std::all_of(numbers.begin(), numbers.end(),
+                                                     [=](int64_t number) { return low <= number && number <= high; });
+      });
 }
 
 // That, or one word of text in its place.
@@ -108,10 +101,10 @@ Rule one_of() {
     if (!needs.empty()) needs += word == kWords<E>.back() ? " or " : ", ";
     needs += fmt::format("\"{}\"", word);
   }
-  return {needs, [](const KeyValue& value) {
-            E ignored{};
-            return enum_from_name(std::get<std::string>(value), &ignored);
-          }};
+  return for_a<std::string>(needs, [](const std::string& word) {
+    E ignored{};
+    return enum_from_name(word, &ignored);
+  });
 }
 
 template <class T>

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/rng.h"
-#include "lab/lab.h"
+#include "bench/bench.h"
 #include "model/stage.h"
 #include "pipeline/batches.h"
 #include "tensor/fill.h"

@@ -15,11 +15,11 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/result.h"
+#include "bench/bench.h"
 #include "cluster/child_process.h"
 #include "cluster/coordinator_line.h"
 #include "cluster/serve.h"
 #include "config/config_file.h"
-#include "lab/lab.h"
 #include "pipeline/run_folder.h"
 
 namespace thinpipe {

@@ -1,20 +1,11 @@
-// The experiments and benchmarks behind `thinpipe lab NAME` and `thinpipe bench NAME`: each prints a small table, and
-// with `json` one JSON object on the last line.
+// The benchmarks behind `thinpipe bench NAME`: each prints a small table, and with `json` one JSON object on the last
+// line.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 namespace thinpipe {
-
-// The cut model against the uncut reference, and what other packs cost.
-void lab_exactness(bool json);
-// 200 steps of the literal optimiser: does W stay in the subspace, at every one?
-void lab_optimizer(bool json);
-
-// Trains the default config and its dense counterpart for so long each (0.05 to 10000 minutes, else UserError), in this
-// process, and prints both losses.
-void lab_default(double minutes, bool json);
 
 struct BenchTableOptions {
   int64_t d = 512;

@@ -13,8 +13,8 @@
 #include "base/files.h"
 #include "base/result.h"
 #include "base/rng.h"
+#include "bench/bench.h"
 #include "cluster/child_process.h"
-#include "lab/lab.h"
 
 namespace thinpipe {
 namespace {
