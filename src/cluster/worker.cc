@@ -15,11 +15,9 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/result.h"
-#include "cluster/build_name.h"
 #include "cluster/control_client.h"
 #include "cluster/coordinator_core.h"
 #include "cluster/remote_batches.h"
-#include "cluster/renewal.h"
 #include "cluster/report_message.h"
 #include "cluster/state_files.h"
 #include "cluster/worker_links.h"
@@ -74,7 +72,6 @@ class Worker {
         run_(std::move(run)),
         config_(parse_config(run_.config_toml(), "the coordinator's config")),
         incarnation_(new_incarnation()),
-        renewal_(options.coordinator),
         links_(links_options()),
         files_({options.coordinator, run_.run(), options.folder / "states", config_.checkpoint.mode,
                 [this](const std::string& reason) { complain(reason, true); }, options.on_download}) {
@@ -136,8 +133,7 @@ class Worker {
     const std::lock_guard lock(mutex_);
     control::Hello hello;
     hello.set_protocol(kControlProtocol);
-    hello.set_build(build_name());
-    hello.set_peer(options_.coordinator.identity->peer());
+    hello.set_peer(options_.coordinator.peer);
     hello.set_incarnation(incarnation_);
     for (const auto& address : links_.addresses()) hello.add_data_addresses(address);
     *hello.mutable_machine() = options_.machine;
@@ -324,13 +320,12 @@ class Worker {
   Status connect(const control::Form& form, const std::stop_token& stop, control::Formed& formed) {
     auto links = links_.connect(form, stop);
     if (!links) return links.error();
-    auto& [previous_link, next_link, next_path, previous_path] = links.value();
+    auto& [previous_link, next_link, next_path] = links.value();
     std::shared_ptr<PacketLink> previous, next;
     if (next_link) next = packet_link(std::move(next_link), form.stage(), true, form.next().peer());
     if (previous_link)
       previous = packet_link(std::move(previous_link), form.stage() - 1, false, form.previous().peer());
     if (next_path) *formed.mutable_next() = *next_path;
-    if (previous_path) *formed.mutable_previous() = *previous_path;
     const std::lock_guard lock(mutex_);
     previous_ = std::move(previous);
     next_ = std::move(next);
@@ -434,7 +429,6 @@ class Worker {
   const control::RunDescription run_;
   RunConfig config_;  // its cuts are the last Form's
   const std::string incarnation_;
-  const Renewal renewal_;
 
   std::mutex client_mutex_;
   ControlClient* client_ = nullptr;
