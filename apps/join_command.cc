@@ -211,7 +211,7 @@ void join(const JoinArguments& arguments) {
   const auto invite = read_invite(arguments.invite);
   for (const auto& address : arguments.announce) check_address(address).take();
   const auto folder = join_folder(invite.run);
-  auto access = earlier_access(invite, std::chrono::system_clock::now());
+  auto access = earlier_access(invite);
   std::optional<JoinLook> seen;
   JoinChecks checks;
   if (!access || arguments.check_only) {
@@ -222,7 +222,7 @@ void join(const JoinArguments& arguments) {
     if (arguments.check_only) return;
     access = enrol(invite, seen->address, arguments.name.empty() ? default_name() : arguments.name);
   }
-  fmt::print("joined as {}\n", access->identity->peer());
+  fmt::print("joined as {}\n", access->peer);
   std::fflush(stdout);
   WorkerOptions options;
   options.coordinator = *access;

@@ -32,7 +32,6 @@ struct ServeArguments {
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool local = false;
-  int64_t certificate_life_s = int64_t{24} * 3600;
 };
 
 void serve(const ServeArguments& arguments) {
@@ -69,7 +68,6 @@ void serve(const ServeArguments& arguments) {
   options.listen = arguments.listen;
   options.announce = arguments.announce;
   options.open = !arguments.local;
-  options.certificate_life = std::chrono::seconds(arguments.certificate_life_s);
   for (const auto& address : arguments.announce) check_address(address).take();
   if (arguments.local && options.listen.empty()) options.listen = {"127.0.0.1"};
   if (!arguments.local) {
@@ -97,7 +95,6 @@ void add_serve_command(CLI::App& app) {
   add_repeatable(*command, "--announce", arguments->announce,
                  "address that invites name too (HOST:PORT), for example a forwarded port");
   command->add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
-  command->add_option("--certificate-life", arguments->certificate_life_s, "seconds")->group("");
   command->footer(
       "Examples:\n  thinpipe serve my.toml\n"
       "  thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700\n"
@@ -119,7 +116,7 @@ void add_work_command(CLI::App& app) {
     WorkerOptions options;
     options.folder = *folder;
     options.listen = {*listen};
-    options.coordinator = {{*coordinator}, std::make_shared<LiveIdentity>(options.folder / "identity")};
+    options.coordinator = coordinator_access({*coordinator}, options.folder / "identity");
     run_worker(options).take();
   });
 }

@@ -1,7 +1,6 @@
 #include "cluster/admission.h"
 
 #include <fmt/format.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 
@@ -18,18 +17,6 @@ constexpr size_t kMaxNoteBytes = 200;
 constexpr int64_t kMaxUses = 100'000;
 constexpr int64_t kMaxLife_s = 10LL * 365 * 24 * 3600;
 
-std::string random_bytes(int count) {
-  std::string bytes(static_cast<size_t>(count), '\0');
-  TP_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), count) == 1, "no random bytes");
-  return bytes;
-}
-
-std::string random_hex(int bytes) {
-  std::string text;
-  for (const char byte : random_bytes(bytes)) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
-}
-
 std::string state_of(const InviteRecord& invite, WallTime now) {
   const auto usable = may_use(invite, now);
   return usable.ok() ? "open" : usable.error().message;
@@ -38,33 +25,29 @@ std::string state_of(const InviteRecord& invite, WallTime now) {
 }  // namespace
 
 Status make_identity(const CertificateAuthority& authority, const std::string& name,
-                     const std::filesystem::path& folder, WallTime now, std::chrono::seconds life) {
+                     const std::filesystem::path& folder) {
   const auto key = new_key_pem();
-  const auto request = certificate_request(key);
-  if (!request) return request.error();
-  const auto certificate =
-      authority.issue(request.value(), name, now - kClockSlack, now + life, CertificateUsage::kBoth);
-  if (!certificate) return certificate.error();
-  return save_identity(folder, {authority.certificate_pem(), certificate.value(), key});
+  const auto request = TRY(certificate_request(key));
+  const auto certificate = TRY(authority.issue(request, name));
+  return save_identity(folder, {authority.certificate_pem(), certificate, key});
 }
 
-Admission::Admission(std::string run, RunStore& store, const CertificateAuthority& authority, std::chrono::seconds life)
-    : run_(std::move(run)), store_(store), authority_(authority), life_(life), limiter_(kJoinLimits) {}
+Admission::Admission(std::string run, RunStore& store, const CertificateAuthority& authority)
+    : run_(std::move(run)), store_(store), authority_(authority), limiter_(kJoinLimits) {}
 
 Status Admission::admit_call(const std::string& address, WallTime now) { return limiter_.admit(address, now); }
 
 Result<InviteRecord> Admission::check(const control::JoinRequest& request, WallTime now) {
   if (request.run() != run_) return Error{"the invite is for another run; ask this one's organiser for an invite"};
   const auto hash = sha256_hex(request.token());
-  const auto invites = store_.invites();
-  if (!invites) return invites.error();
-  for (const auto& invite : invites.value()) {
+  const auto invites = TRY(store_.invites());
+  for (const auto& invite : invites) {
     if (invite.token_sha256 != hash) continue;
     if (const auto known = store_.peer_with_key(sha256_hex(request.certificate_request())); known && known.value()) {
-      // An answer that was lost, or a certificate that ran out: no further use is needed.
+      // The answer was lost, or the machine has lost its certificate: no further use is needed.
       if (known.value()->invite == invite.id && !invite.revoked) return invite;
     }
-    if (const auto usable = may_use(invite, now); !usable) return usable.error();
+    TRY(may_use(invite, now));
     return invite;
   }
   return Error{
@@ -82,50 +65,37 @@ Result<std::string> Admission::free_peer_name(const std::string& wished) {
   if (base.empty()) base = "host";
   while (true) {
     const auto name = fmt::format("{}-{}", base, random_hex(3));
-    const auto taken = store_.has_peer(name);
-    if (!taken) return taken.error();
-    if (!taken.value()) return name;
+    const bool taken = TRY(store_.has_peer(name));
+    if (!taken) return name;
   }
 }
 
-Result<Admission::Enrolled> Admission::enrol(const InviteRecord& invite, const control::JoinRequest& request,
-                                             WallTime now) {
+Result<Admission::Enrolled> Admission::enrol(const InviteRecord& invite, const control::JoinRequest& request) {
   const auto key_hash = sha256_hex(request.certificate_request());
-  const auto known = store_.peer_with_key(key_hash);
-  if (!known) return known.error();
+  const auto known = TRY(store_.peer_with_key(key_hash));
   std::string peer;
-  if (known.value() && known.value()->invite == invite.id) {
-    peer = known.value()->peer;
+  if (known && known->invite == invite.id) {
+    peer = known->peer;
   } else {
-    auto name = free_peer_name(request.name());
-    if (!name) return name.error();
-    peer = name.value();
+    peer = TRY(free_peer_name(request.name()));
   }
-  // First the certificate: a request that is no good must not cost a use.
-  auto certificate = renew(peer, request.certificate_request(), now);
-  if (!certificate) return certificate.error();
-  if (!known.value()) {
-    if (auto status = store_.enrol({peer, invite.id, key_hash}); !status) return status.error();
-  }
-  return Enrolled{peer, certificate.value()};
-}
-
-Result<std::string> Admission::renew(const std::string& peer, const std::string& request_pem, WallTime now) {
-  return authority_.issue(request_pem, peer_name(peer), now - kClockSlack, now + life_, CertificateUsage::kBoth);
+  // First the certificate: a bad request must not cost a use.
+  const auto certificate = TRY(authority_.issue(request.certificate_request(), peer_name(peer)));
+  if (!known) TRY(store_.enrol({peer, invite.id, key_hash}));
+  return Enrolled{peer, certificate};
 }
 
 Result<control::InviteReply> Admission::manage(const control::InviteRequest& request,
                                                const std::vector<std::string>& addresses, WallTime now) {
   if (request.what() == control::InviteRequest::CREATE) return create(request, addresses, now);
-  auto invites = store_.invites();
-  if (!invites) return invites.error();
+  auto invites = TRY(store_.invites());
   control::InviteReply reply;
   bool found = false;
-  for (auto& invite : invites.value()) {
+  for (auto& invite : invites) {
     if (request.what() == control::InviteRequest::REVOKE && invite.id == request.id()) {
       found = true;
       invite.revoked = true;
-      if (auto status = store_.put_invite(invite); !status) return status.error();
+      TRY(store_.put_invite(invite));
     }
     auto& line = *reply.add_invites();
     line.set_id(invite.id);
@@ -158,7 +128,7 @@ Result<control::InviteReply> Admission::create(const control::InviteRequest& req
   record.expires = now + std::chrono::seconds(request.lifetime_s());
   record.uses_left = request.uses();
   record.note = request.note();
-  if (auto status = store_.put_invite(record); !status) return status.error();
+  TRY(store_.put_invite(record));
   control::InviteReply reply;
   reply.set_id(record.id);
   reply.set_text(to_text(Invite{run_, named, authority_.certificate_pem(), token}));

@@ -1,5 +1,5 @@
-// Who may come into a run: invites are made, counted and revoked here, tokens traded for certificates, certificates
-// renewed. The caller holds the lock that guards the store.
+// Who may come into a run: invites are made, counted and revoked here, and tokens traded for certificates. The caller
+// holds the lock that guards the store.
 #pragma once
 
 #include <string>
@@ -12,20 +12,14 @@
 
 namespace thinpipe {
 
-// A worker's certificate lives so long, and is renewed when half of that is over.
-constexpr auto kCertificateLife = std::chrono::hours(24);
-// A machine whose clock is a little behind must be able to use what it was just given.
-constexpr auto kClockSlack = std::chrono::minutes(10);
-
 // A key and a certificate of that name for somebody on this machine, saved in the folder.
 Status make_identity(const CertificateAuthority& authority, const std::string& name,
-                     const std::filesystem::path& folder, WallTime now, std::chrono::seconds life);
+                     const std::filesystem::path& folder);
 
 class Admission {
  public:
-  // The references must outlive it. life: of the certificates it gives.
-  Admission(std::string run, RunStore& store, const CertificateAuthority& authority,
-            std::chrono::seconds life = kCertificateLife);
+  // The references must outlive it.
+  Admission(std::string run, RunStore& store, const CertificateAuthority& authority);
 
   // Before anything else is looked at: somebody who asks too often waits.
   Status admit_call(const std::string& address, WallTime now);
@@ -37,8 +31,7 @@ class Admission {
   };
   // A use of the invite for a certificate. The same key again gets one for the same peer and costs nothing: the answer
   // may have been lost.
-  Result<Enrolled> enrol(const InviteRecord& invite, const control::JoinRequest& request, WallTime now);
-  Result<std::string> renew(const std::string& peer, const std::string& request_pem, WallTime now);
+  Result<Enrolled> enrol(const InviteRecord& invite, const control::JoinRequest& request);
 
   Result<control::InviteReply> manage(const control::InviteRequest& request, const std::vector<std::string>& addresses,
                                       WallTime now);
@@ -51,7 +44,6 @@ class Admission {
   const std::string run_;
   RunStore& store_;
   const CertificateAuthority& authority_;
-  const std::chrono::seconds life_;
   JoinLimiter limiter_;
 };
 

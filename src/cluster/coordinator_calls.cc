@@ -191,10 +191,6 @@ grpc::Status CoordinatorService::GetStatus(grpc::ServerContext* context, const c
   const std::lock_guard lock(mutex_);
   if (auto status = require_member(caller_of(*context), "GetStatus"); !status) return denial(status.error());
   core_->describe(*reply, clock_.now());
-  for (const auto& [boundary, meter] : tunnels_.meters()) {
-    if (boundary < 0 || boundary >= reply->links_size()) continue;
-    reply->mutable_links(static_cast<int>(boundary))->set_relayed_bytes(meter.bytes_down + meter.bytes_up);
-  }
   const auto events = store_.events(request->events_after(), kMostEvents);
   if (!events) return {grpc::StatusCode::INTERNAL, events.error().message};
   for (const auto& event : events.value()) {

@@ -1,4 +1,4 @@
-// The coordinator's door: who is calling, and may they? Joining, renewing and inviting are here; every other call
+// The coordinator's door: who is calling, and may they? Joining and inviting are here; every other call
 // (coordinator_calls.cc) asks here first. A certificate proves a name; what the name may do, the roster says.
 #include <fmt/format.h>
 
@@ -13,7 +13,6 @@ namespace thinpipe {
 namespace {
 
 constexpr uint32_t kMaxPadding = 1 << 20;
-constexpr size_t kMostKeptHandshakes = 100;
 
 grpc::Status door_denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
 
@@ -32,24 +31,6 @@ Error CoordinatorService::refused(const LinkCaller& caller, const char* call, co
   return Error{reason};
 }
 
-void CoordinatorService::note_refused_handshake(const std::string& reason) {
-  const std::lock_guard lock(handshakes_mutex_);
-  if (refused_handshakes_.size() < kMostKeptHandshakes) refused_handshakes_.push_back(reason);
-}
-
-void CoordinatorService::log_refused_handshakes() {
-  std::vector<std::string> reasons;
-  {
-    const std::lock_guard lock(handshakes_mutex_);
-    reasons.swap(refused_handshakes_);
-  }
-  for (const auto& reason : reasons) {
-    const auto text = fmt::format("a caller without a good certificate, or without TLS: {}", reason);
-    // A budget of their own: strangers must not keep what members do out of the log.
-    if (const auto line = handshake_refusals_.note(text, clock_.now())) apply({LogEvent{"refused", *line}});
-  }
-}
-
 Result<std::string> CoordinatorService::peer_of(const LinkCaller& caller, const char* call) {
   if (!caller.authenticated) return refused(caller, call, "without a certificate; only Join works without one");
   const auto peer = caller.names.size() == 1 ? peer_of_name(caller.names.front()) : std::nullopt;
@@ -65,8 +46,8 @@ Status CoordinatorService::require_operator(const LinkCaller& caller, const char
 
 Status CoordinatorService::require_member(const LinkCaller& caller, const char* call) {
   if (is_named(caller, kOperatorName)) return {};
-  const auto peer = peer_of(caller, call);
-  return peer.ok() ? Status() : Status(peer.error());
+  TRY(peer_of(caller, call));
+  return {};
 }
 
 void CoordinatorService::announce(std::vector<std::string> addresses) {
@@ -113,24 +94,13 @@ grpc::Status CoordinatorService::Join(grpc::ServerContext* context, const contro
     return no(fmt::format("speaks protocol {} and this run needs {}; install the same version of thinpipe",
                           request->protocol(), kControlProtocol));
   }
-  const auto enrolled = admission_.enrol(invite.value(), *request, now);
+  const auto enrolled = admission_.enrol(invite.value(), *request);
   if (!enrolled) return no(enrolled.error().message);
   if (core_->is_revoked(enrolled.value().peer)) return no("was removed from this run");
   reply->set_peer(enrolled.value().peer);
   reply->set_certificate(enrolled.value().certificate_pem);
   apply({LogEvent{"enrolled",
                   fmt::format("{} from {}, by invite {}", enrolled.value().peer, context->peer(), invite.value().id)}});
-  return grpc::Status::OK;
-}
-
-grpc::Status CoordinatorService::Renew(grpc::ServerContext* context, const control::RenewRequest* request,
-                                       control::RenewReply* reply) {
-  const std::lock_guard lock(mutex_);
-  const auto peer = peer_of(caller_of(*context), "Renew");
-  if (!peer) return door_denial(peer.error());
-  const auto certificate = admission_.renew(peer.value(), request->certificate_request(), wall_now());
-  if (!certificate) return door_denial(refused(caller_of(*context), "Renew", certificate.error().message));
-  reply->set_certificate(certificate.value());
   return grpc::Status::OK;
 }
 
@@ -146,10 +116,9 @@ grpc::Status CoordinatorService::Invite(grpc::ServerContext* context, const cont
 
 Status CoordinatorService::may_tunnel(const TunnelHello& hello, const LinkCaller& caller) {
   const std::lock_guard lock(mutex_);
-  const auto peer = peer_of(caller, "Tunnel");
-  if (!peer) return peer.error();
+  const auto peer = TRY(peer_of(caller, "Tunnel"));
   if (hello.run != identity_.run) return refused(caller, "Tunnel", "of another run");
-  const auto allowed = core_->may_tunnel(peer.value(), hello.boundary, hello.epoch, hello.dials);
+  const auto allowed = core_->may_tunnel(peer, hello.boundary, hello.epoch, hello.dials);
   return allowed.ok() ? Status() : Status(refused(caller, "Tunnel", allowed.error().message));
 }
 

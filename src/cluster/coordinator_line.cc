@@ -24,53 +24,31 @@ grpc::ChannelArguments channel_arguments() {
   // The coordinator may be back within milliseconds.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // Whatever its name says: so long may one attempt take, TLS included.
+  // Despite its name, this is the timeout of one connection attempt, including TLS.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);
   expect_name(arguments, kCoordinatorName);
   return arguments;
 }
 
-std::string peer_in(const std::string& certificate_pem) {
-  const auto facts = read_certificate(certificate_pem);
-  if (!facts) return "";
-  for (const auto& name : facts.value().names) {
-    if (const auto peer = peer_of_name(name)) return *peer;
-  }
-  return "";
-}
-
 }  // namespace
 
-LiveIdentity::LiveIdentity(std::filesystem::path folder)
-    : folder_(std::move(folder)), identity_(std::make_shared<RenewableIdentity>(load_identity(folder_).take())) {
-  peer_ = peer_in(current().certificate_pem);
-}
-
-Identity LiveIdentity::current() const { return identity_->current().first; }
-uint64_t LiveIdentity::version() const { return identity_->current().second; }
-
-Status LiveIdentity::replace(const std::string& certificate_pem, const std::string& key_pem) {
-  if (peer_in(certificate_pem) != peer_) return Error{"the new certificate is another peer's"};
-  const Identity fresh{current().ca_pem, certificate_pem, key_pem};
-  if (auto status = check_identity(fresh); !status) return status;
-  if (auto status = save_identity(folder_, fresh); !status) return status;
-  return identity_->renew(fresh);
-}
-
-std::shared_ptr<grpc::Channel> CoordinatorLine::dial(const std::string& address, const Identity& identity) const {
-  return grpc::CreateCustomChannel(address, tls_channel(identity), channel_arguments());
+CoordinatorAccess coordinator_access(std::vector<std::string> addresses, const std::filesystem::path& identity_folder) {
+  CoordinatorAccess access{std::move(addresses), load_identity(identity_folder).take(), ""};
+  for (const auto& name : certificate_names(access.identity.certificate_pem).take()) {
+    if (auto peer = peer_of_name(name)) access.peer = std::move(*peer);
+  }
+  return access;
 }
 
 std::shared_ptr<grpc::Channel> CoordinatorLine::channel() {
   const std::lock_guard lock(mutex_);
-  if (channel_ && version_ == access_.identity->version()) return channel_;
-  version_ = access_.identity->version();
-  const auto identity = access_.identity->current();
-  stub_.reset();
-  channel_ = dial(access_.addresses.at(0), identity);
-  if (access_.addresses.size() == 1) return channel_;
-  std::vector<std::shared_ptr<grpc::Channel>> candidates{channel_};
-  for (size_t i = 1; i < access_.addresses.size(); ++i) candidates.push_back(dial(access_.addresses[i], identity));
+  if (channel_) return channel_;
+  std::vector<std::shared_ptr<grpc::Channel>> candidates;
+  for (const auto& address : access_.addresses) {
+    candidates.push_back(grpc::CreateCustomChannel(address, tls_channel(access_.identity), channel_arguments()));
+  }
+  channel_ = candidates.at(0);
+  if (candidates.size() == 1) return channel_;
   for (const auto& candidate : candidates) candidate->GetState(true);  // all at once
   for (const auto& candidate : candidates) {
     if (!candidate->WaitForConnected(std::chrono::system_clock::now() + kLinePatience)) continue;
@@ -105,7 +83,7 @@ std::filesystem::path operator_folder(const std::filesystem::path& run_folder) {
 }
 
 CoordinatorAccess operator_access(const std::filesystem::path& run_folder, const std::string& address) {
-  return {{address}, std::make_shared<LiveIdentity>(operator_folder(run_folder))};
+  return coordinator_access({address}, operator_folder(run_folder));
 }
 
 }  // namespace thinpipe

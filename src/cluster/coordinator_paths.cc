@@ -64,7 +64,6 @@ control::Neighbour CoordinatorCore::neighbour(const Member& member, size_t bound
   const auto& path = paths_.at(boundary);
   control::Neighbour neighbour;
   neighbour.set_peer(member.peer);
-  neighbour.set_incarnation(member.incarnation);
   if (path.way == PathWay::kRelay) {
     neighbour.set_way(is_next ? control::Neighbour::TUNNEL_DIAL : control::Neighbour::TUNNEL_AWAIT);
     neighbour.set_measure(is_next && !path.facts);

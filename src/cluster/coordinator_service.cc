@@ -77,7 +77,7 @@ CoordinatorService::CoordinatorService(RunIdentity identity, RunDoor door, RunSt
       seed_numbers_(seed_numbers_sha256(identity_.config, identity_.vocab)),
       door_(std::move(door)),
       store_(std::move(store)),
-      admission_(identity_.run, store_, door_.authority, door_.certificate_life),
+      admission_(identity_.run, store_, door_.authority),
       batches_(batches),
       clock_(clock),
       start_(clock.now()),
@@ -326,7 +326,6 @@ Status CoordinatorService::remember_port(int port) {
 
 void CoordinatorService::tick() {
   const std::lock_guard lock(mutex_);
-  log_refused_handshakes();
   apply(core_->tick(clock_.now()));
 }
 

@@ -38,7 +38,6 @@ struct RunIdentity {
 struct RunDoor {
   CertificateAuthority authority;
   bool open = false;  // strangers may take part
-  std::chrono::seconds certificate_life = kCertificateLife;
 };
 
 struct RunEnd {
@@ -70,13 +69,10 @@ class CoordinatorService final : public control::Coordinator::Service {
   void announce(std::vector<std::string> addresses);
   // The relay: registered with the same server.
   TunnelService& tunnels() { return tunnels_; }
-  // Somebody did not get past TLS; the transport's word on it. From any thread, at once: it is logged by tick().
-  void note_refused_handshake(const std::string& reason);
   // Once complete(): the stages' weights as one file.
   Status write_model() const;
 
   grpc::Status Join(grpc::ServerContext*, const control::JoinRequest*, control::JoinReply*) override;
-  grpc::Status Renew(grpc::ServerContext*, const control::RenewRequest*, control::RenewReply*) override;
   grpc::Status Invite(grpc::ServerContext*, const control::InviteRequest*, control::InviteReply*) override;
   grpc::Status GetRun(grpc::ServerContext*, const control::RunRequest*, control::RunDescription*) override;
   grpc::Status Attend(grpc::ServerContext*, grpc::ServerReaderWriter<control::ToWorker, control::FromWorker>*) override;
@@ -102,7 +98,6 @@ class CoordinatorService final : public control::Coordinator::Service {
   Error refused(const LinkCaller& caller, const char* call, const std::string& reason);
   // Whether that caller may open that end of a tunnel.
   Status may_tunnel(const TunnelHello& hello, const LinkCaller& caller);
-  void log_refused_handshakes();
   void describe_run(control::RunDescription& run) const;
   // With the mutex held.
   void apply(Effects effects);
@@ -119,7 +114,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   RunStore store_;
   Admission admission_;
   std::vector<std::string> addresses_;
-  RefusalLog refusals_, handshake_refusals_;
+  RefusalLog refusals_;
   BatchSource& batches_;
   const Clock& clock_;
   const TimePoint start_;
@@ -133,8 +128,6 @@ class CoordinatorService final : public control::Coordinator::Service {
   SessionId next_session_ = 0;
   std::optional<RunEnd> end_;
   std::mutex batches_mutex_;
-  std::mutex handshakes_mutex_;
-  std::vector<std::string> refused_handshakes_;
   TunnelService tunnels_;
 };
 

@@ -306,7 +306,6 @@ void CoordinatorCore::describe(control::RunStatus& status, TimePoint now) const 
     one.set_connected(member.session.has_value());
     one.set_address(member.addresses.empty() ? "" : member.addresses.front());
     one.set_heard_s_ago(seconds(now - member.heard));
-    one.set_leaving(member.leaving);
   }
   for (size_t boundary = 0; boundary < paths_.size(); ++boundary) {
     auto& link = *status.add_links();

@@ -1,5 +1,7 @@
 #include "cluster/join.h"
 
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <grpcpp/channel.h>
@@ -11,8 +13,8 @@
 #include "base/result.h"
 #include "cluster/build_name.h"
 #include "cluster/coordinator_core.h"
-#include "cluster/measure.h"
 #include "config/config_file.h"
+#include "model/stage.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "plan/machine.h"
@@ -24,12 +26,12 @@ namespace {
 constexpr auto kConnectPatience = std::chrono::seconds(15);
 constexpr auto kCallPatience = std::chrono::seconds(30);
 constexpr uint32_t kMeasureBytes = 128 << 10;
+constexpr int kMeasureRepeats = 3;
 
 // With the key that an earlier enrolment asked with, if there was one: its machine needs no further use of the invite.
 control::JoinRequest request_for(const Invite& invite) {
   control::JoinRequest request;
   request.set_protocol(kControlProtocol);
-  request.set_build(build_name());
   request.set_run(invite.run);
   request.set_token(invite.token);
   if (const auto asked = read_file(join_folder(invite.run) / "identity" / "request.pem"); asked) {
@@ -68,6 +70,48 @@ double unix_now_s() {
 
 double rate_of(size_t bytes, double taken_s, double round_trip_s) {
   return 8.0 * static_cast<double>(bytes) / std::max(1e-4, taken_s - round_trip_s);
+}
+
+// Seconds of one microbatch's forward and backward through these blocks, the best of a few.
+double time_blocks(const RunConfig& config, int64_t vocab, BlockRange range) {
+  auto model = config.model;
+  model.subspace.table.clear();  // any table takes the same time
+  Stage stage(model, vocab, range, config.train.precision, config.train.seed, device_of(config.train));
+  const int64_t sequences = config.train.microbatch, length = config.train.seq_len;
+  const bool narrow = model.is_subspace() && range.first <= model.first_dense_block();
+  const int64_t width = narrow ? model.subspace.rank : model.d;
+  const auto stream = [&] { return at::full({sequences * length, width}, 0.01, stage.options()); };
+  const TokenBatch batch{at::zeros({sequences, length + 1}, stage.options().dtype(at::kLong))};
+  const SystemClock clock;
+  double best = 0;
+  for (int i = 0; i < kMeasureRepeats; ++i) {
+    const auto begin = clock.now();
+    auto pass = stage.forward(batch, range.has_embedding() ? at::Tensor() : stream(), 1.0);
+    const auto grad = range.has_head() ? at::Tensor() : at::full_like(pass.output, 0.01);
+    stage.backward(std::move(pass), grad);
+    const double taken = seconds(clock.now() - begin);
+    best = i == 0 ? taken : std::min(best, taken);
+  }
+  return best;
+}
+
+// Runs one microbatch through one block of the run's size, and one through the head, with the run's number of threads.
+// Allocates what they need: check the memory first.
+control::Machine measure_machine(const RunConfig& config, int64_t vocab) {
+  control::Machine machine;
+  machine.set_memory_bytes(available_memory_bytes());
+  const int threads = at::get_num_threads();
+  at::set_num_threads(threads_for(config));
+  const int64_t total = config.model.blocks;
+  // One from the middle has neither the embedding nor the head.
+  const int64_t middle = total >= 3 ? 1 : 0;
+  machine.set_block_s(time_blocks(config, vocab, {middle, middle + 1, total + (total == 1 ? 1 : 0)}));
+  const int64_t tail =
+      config.model.is_subspace() ? std::min<int64_t>(total - 1, config.model.first_dense_block()) : total - 1;
+  const double end = time_blocks(config, vocab, {tail, total, total});
+  machine.set_ends_s(std::max(0.0, end - static_cast<double>(total - tail) * machine.block_s()));
+  at::set_num_threads(threads);
+  return machine;
 }
 
 JoinChecks check_stage(RunConfig config, int64_t vocab, int64_t stage, const std::filesystem::path& folder,
@@ -155,13 +199,11 @@ std::filesystem::path join_folder(const std::string& run) {
   return data_dir() / "joined" / run;
 }
 
-std::optional<CoordinatorAccess> earlier_access(const Invite& invite, WallTime now) {
+std::optional<CoordinatorAccess> earlier_access(const Invite& invite) {
   const auto folder = join_folder(invite.run) / "identity";
   const auto identity = load_identity(folder);
   if (!identity || identity.value().ca_pem != invite.ca_pem) return std::nullopt;
-  const auto facts = read_certificate(identity.value().certificate_pem);
-  if (!facts || now >= facts.value().not_after) return std::nullopt;
-  return CoordinatorAccess{invite.addresses, std::make_shared<LiveIdentity>(folder)};
+  return coordinator_access(invite.addresses, folder);
 }
 
 namespace {
@@ -170,8 +212,8 @@ struct AskedWith {
   std::string key_pem, request_pem;
 };
 
-// Kept, for the same key again gets a certificate for the same worker without a further use of the invite: when the
-// answer was lost, and when the machine was away for longer than its certificate lived.
+// Kept: the same key gets a certificate for the same worker without a further use of the invite, should the answer be
+// lost.
 AskedWith lasting_request(const std::filesystem::path& folder) {
   const auto key_path = folder / "request.key", request_path = folder / "request.pem";
   auto key = read_file(key_path), request = read_file(request_path);
@@ -201,7 +243,7 @@ CoordinatorAccess enrol(const Invite& invite, const std::string& address, const 
   // The one that answered first.
   auto addresses = invite.addresses;
   std::stable_partition(addresses.begin(), addresses.end(), [&](const auto& one) { return one == address; });
-  return {addresses, std::make_shared<LiveIdentity>(folder)};
+  return coordinator_access(std::move(addresses), folder);
 }
 
 }  // namespace thinpipe

@@ -40,8 +40,8 @@ JoinChecks check_machine_alone(const RunConfig& config, int64_t vocab, const std
 
 // Where this machine keeps what belongs to its part in that run.
 std::filesystem::path join_folder(const std::string& run);
-// The identity that an earlier join has left there, if it still is worth something.
-std::optional<CoordinatorAccess> earlier_access(const Invite& invite, WallTime now);
+// The identity that an earlier join has left there, if it is whole and of this run's authority.
+std::optional<CoordinatorAccess> earlier_access(const Invite& invite);
 // A use of the invite for a certificate, kept in join_folder(). Throws UserError with the coordinator's reason.
 CoordinatorAccess enrol(const Invite& invite, const std::string& address, const std::string& name);
 

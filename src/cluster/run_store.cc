@@ -6,7 +6,6 @@
 
 #include <ctime>
 #include <limits>
-#include <random>
 #include <utility>
 #include <variant>
 
@@ -94,12 +93,7 @@ Status execute(const std::filesystem::path& path, sqlite3* database, const char*
 
 }  // namespace
 
-std::string new_run_id() {
-  std::random_device device;
-  std::string id;
-  for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", device());
-  return id;
-}
+std::string new_run_id() { return random_hex(16); }
 
 Result<RunStore> RunStore::open(const std::filesystem::path& path) {
   sqlite3* database = nullptr;

@@ -29,7 +29,6 @@ namespace {
 
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kServeFarewell = std::chrono::seconds(10);
-constexpr std::chrono::seconds kOwnCertificateLife = std::chrono::hours(24 * 365 * 9);
 
 // The value of that name, made and kept when there is none yet.
 std::string lasting(RunStore& store, const std::string& name, const std::string& first) {
@@ -164,17 +163,14 @@ RunEnd serve_run(const ServeOptions& options) {
   auto places = listen_places(store, listen);
   const auto now = WallTime::clock::now();
   auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run, now).take();
-  // Both are this process's and this user's own: they last as long as the authority itself.
   const auto door_folder = authority_folder(options.folder) / "coordinator";
-  make_identity(authority, kCoordinatorName, door_folder, now, kOwnCertificateLife).take();
-  make_identity(authority, kOperatorName, operator_folder(options.folder), now, kOwnCertificateLife).take();
+  make_identity(authority, kCoordinatorName, door_folder).take();
+  make_identity(authority, kOperatorName, operator_folder(options.folder)).take();
 
   const SystemClock clock;
   CoordinatorService service({run, config, options.folder, corpus.id, corpus.vocab, table},
-                             {std::move(authority), options.open, options.certificate_life}, std::move(store), batches,
-                             clock);
+                             {std::move(authority), options.open}, std::move(store), batches, clock);
   service.start().take();
-  hear_of_refused_handshakes([&](const std::string& reason) { service.note_refused_handshake(reason); });
   const auto server = start_server(service, load_identity(door_folder).take(), places);
   service.remember_port(places.front().port).take();
   auto addresses = options.announce;
@@ -209,7 +205,6 @@ RunEnd serve_run(const ServeOptions& options) {
   service.close_all();
   service.tunnels().shutdown("the run is over");
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
-  hear_of_refused_handshakes(nullptr);
   std::filesystem::remove(options.folder / "coordinator.json", ignored);
   return end;
 }

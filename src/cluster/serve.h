@@ -19,7 +19,6 @@ struct ServeOptions {
   std::vector<std::string> listen;
   std::vector<std::string> announce;  // HOST:PORT that invites name beside those, say a forwarded port
   bool open = false;                  // others may join
-  std::chrono::seconds certificate_life = kCertificateLife;
   std::function<void(const std::vector<std::string>&)> on_ready;  // it listens; where
 };
 

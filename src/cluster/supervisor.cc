@@ -81,11 +81,10 @@ class Supervisor {
   void start(Part& part) {
     if (!part.peer.empty()) {
       // Anew each time: its folder may be gone with it.
-      const auto now = WallTime::clock::now();
       const auto authority =
-          CertificateAuthority::open_or_create(authority_folder(run_.folder), place_->run, now).take();
-      const auto status =
-          make_identity(authority, peer_name(part.peer), part.folder / "identity", now, kCertificateLife);
+          CertificateAuthority::open_or_create(authority_folder(run_.folder), place_->run, WallTime::clock::now())
+              .take();
+      const auto status = make_identity(authority, peer_name(part.peer), part.folder / "identity");
       if (!status) throw UserError(fmt::format("{}: {}", part.name, status.error().message));
     }
     part.process = ChildProcess::start(run_.program, part.arguments, part.log).take();

@@ -15,11 +15,9 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/result.h"
-#include "cluster/build_name.h"
 #include "cluster/control_client.h"
 #include "cluster/coordinator_core.h"
 #include "cluster/remote_batches.h"
-#include "cluster/renewal.h"
 #include "cluster/report_message.h"
 #include "cluster/state_files.h"
 #include "cluster/worker_links.h"
@@ -73,7 +71,6 @@ class Worker {
         run_(std::move(run)),
         config_(parse_config(run_.config_toml(), "the coordinator's config")),
         incarnation_(new_incarnation()),
-        renewal_(options.coordinator),
         links_(links_options()),
         files_({options.coordinator, run_.run(), options.folder / "states", config_.checkpoint.mode,
                 [this](const std::string& reason) { complain(reason, true); }, options.on_download}) {
@@ -135,8 +132,7 @@ class Worker {
     const std::lock_guard lock(mutex_);
     control::Hello hello;
     hello.set_protocol(kControlProtocol);
-    hello.set_build(build_name());
-    hello.set_peer(options_.coordinator.identity->peer());
+    hello.set_peer(options_.coordinator.peer);
     hello.set_incarnation(incarnation_);
     for (const auto& address : links_.addresses()) hello.add_data_addresses(address);
     *hello.mutable_machine() = options_.machine;
@@ -315,13 +311,12 @@ class Worker {
   Status connect(const control::Form& form, const std::stop_token& stop, control::Formed& formed) {
     auto links = links_.connect(form, stop);
     if (!links) return links.error();
-    auto& [previous_link, next_link, next_path, previous_path] = links.value();
+    auto& [previous_link, next_link, next_path] = links.value();
     std::shared_ptr<PacketLink> previous, next;
     if (next_link) next = packet_link(std::move(next_link), form.seat().stage(), true, form.next().peer());
     if (previous_link)
       previous = packet_link(std::move(previous_link), form.seat().stage() - 1, false, form.previous().peer());
     if (next_path) *formed.mutable_next() = *next_path;
-    if (previous_path) *formed.mutable_previous() = *previous_path;
     const std::lock_guard lock(mutex_);
     previous_ = std::move(previous);
     next_ = std::move(next);
@@ -426,7 +421,6 @@ class Worker {
   const control::RunDescription run_;
   RunConfig config_;  // its cuts are the last Form's
   const std::string incarnation_;
-  const Renewal renewal_;
 
   std::mutex client_mutex_;
   ControlClient* client_ = nullptr;

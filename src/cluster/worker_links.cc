@@ -11,7 +11,6 @@
 #include "base/result.h"
 #include "net/addresses.h"
 #include "net/path_probe.h"
-#include "net/socket_bytes.h"
 #include "net/tls.h"
 
 namespace thinpipe {
@@ -45,14 +44,10 @@ WorkerLinks::WorkerLinks(WorkerLinksOptions options) : options_(std::move(option
     places.push_back(parse_host_port(text).take());
     listen.push_back(to_string(places.back()));
   }
-  hear_of_refused_handshakes([](const std::string& reason) {
-    log_warn("turned away a caller without a good certificate, or without TLS: {}", reason);
-  });
   server_ = LinkServer::start(
                 listen, options_.limits.max_message_bytes,
                 [this](const LinkHello& hello, const LinkCaller& caller) { return let_in(hello, caller); },
-                tls_server(options_.coordinator.identity->renewable(), true),
-                LinkHooks{.may_measure = nullptr, .on_refused = options_.on_refused})
+                tls_server(options_.coordinator.identity, true), options_.on_refused)
                 .take();
   addresses_ = options_.announce;
   for (size_t i = 0; i < places.size(); ++i) {
@@ -62,8 +57,6 @@ WorkerLinks::WorkerLinks(WorkerLinksOptions options) : options_(std::move(option
   own_door_ = to_string(is_wildcard(places.front()) ? HostPort{"127.0.0.1", places.front().port} : places.front());
   prober_ = std::jthread([this](const std::stop_token& stop) { run_probes(stop); });
 }
-
-WorkerLinks::~WorkerLinks() { hear_of_refused_handshakes(nullptr); }
 
 Status WorkerLinks::let_in(const LinkHello& hello, const LinkCaller& caller) {
   const auto refuse = [&](const std::string& reason) {
@@ -93,15 +86,12 @@ Result<WorkerLinks::Links> WorkerLinks::connect(const control::Form& form, const
   tunnels_.clear();
   Links links;
   const auto connect_next = [&]() -> Status {
-    auto link = reach(form.next(), form.seat().stage(), form.epoch(), stop, links.next_path);
-    if (!link) return link.error();
-    links.next = std::move(link.value());
+    links.next = TRY(reach(form.next(), form.seat().stage(), form.epoch(), stop, links.next_path));
     return {};
   };
   const auto connect_previous = [&]() -> Status {
-    auto link = reach(form.previous(), form.seat().stage() - 1, form.epoch(), stop, links.previous_path);
-    if (!link) return link.error();
-    links.previous = std::move(link.value());
+    std::optional<control::PathFacts> unused;  // the lower end of a link measures it
+    links.previous = TRY(reach(form.previous(), form.seat().stage() - 1, form.epoch(), stop, unused));
     return {};
   };
   // Whatever waits for the neighbour comes after what the other neighbour may be waiting for.
@@ -153,11 +143,11 @@ Result<std::unique_ptr<Tunnel>> WorkerLinks::tunnel(int64_t boundary, uint64_t e
 Result<std::unique_ptr<Link>> WorkerLinks::dial(const std::string& address, const control::Neighbour& neighbour,
                                                 int64_t boundary, uint64_t epoch,
                                                 std::optional<control::PathFacts>& path) {
-  const auto& identity = *options_.coordinator.identity;
+  const auto& self = options_.coordinator;
   PathFacts facts;
   auto link =
-      dial_link(address, {options_.run, identity.peer(), boundary, epoch}, options_.limits, kDialPatience,
-                tls_channel(identity.current()), peer_name(neighbour.peer()), neighbour.measure() ? &facts : nullptr);
+      dial_link(address, {options_.run, self.peer, boundary, epoch}, options_.limits, kDialPatience,
+                tls_channel(self.identity), peer_name(neighbour.peer()), neighbour.measure() ? &facts : nullptr);
   if (!link) return Error{fmt::format("{} at {}", neighbour.peer(), link.error().message)};
   if (neighbour.measure()) path = to_message(facts);
   dialled_ports_.push_back(port_of(address));
@@ -165,10 +155,9 @@ Result<std::unique_ptr<Link>> WorkerLinks::dial(const std::string& address, cons
 }
 
 uint64_t WorkerLinks::socket_bytes_sent() const {
-  uint64_t sent = 0;
-  for (const int port : server_->ports()) sent += tcp_bytes_of_port(port).sent;
-  for (const int port : dialled_ports_) sent += tcp_bytes_of_port(port).sent;
-  return sent;
+  auto ports = server_->ports();
+  ports.insert(ports.end(), dialled_ports_.begin(), dialled_ports_.end());
+  return tcp_bytes_sent(ports);
 }
 
 // ---- probes ----
@@ -196,7 +185,7 @@ control::Probed WorkerLinks::answer_probe(const control::Probe& probe) const {
   control::Probed probed;
   probed.set_incarnation(probe.incarnation());
   if (!is_peer_id(probe.peer())) return probed;
-  const auto credentials = tls_channel(options_.coordinator.identity->current());
+  const auto credentials = tls_channel(options_.coordinator.identity);
   std::vector<std::future<Result<PathFacts>>> attempts;
   const int count = std::min(probe.addresses_size(), kMostAddresses);
   for (int i = 0; i < count; ++i) {

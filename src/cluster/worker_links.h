@@ -38,7 +38,6 @@ class WorkerLinks {
  public:
   // Listens. Throws UserError when it cannot.
   explicit WorkerLinks(WorkerLinksOptions options);
-  ~WorkerLinks();
 
   // Where neighbours may dial; what Hello announces.
   const std::vector<std::string>& addresses() const { return addresses_; }
@@ -47,7 +46,7 @@ class WorkerLinks {
   // error when stop is requested. On the compute thread.
   struct Links {
     std::unique_ptr<Link> previous, next;
-    std::optional<control::PathFacts> next_path, previous_path;  // when they were to be measured
+    std::optional<control::PathFacts> next_path;  // when it was to be measured
   };
   Result<Links> connect(const control::Form& form, const std::stop_token& stop);
 

@@ -3,12 +3,18 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <linux/tcp.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 
 namespace thinpipe {
 namespace {
@@ -56,6 +62,21 @@ std::vector<LocalAddress> interface_addresses(bool with_v6) {
   ::freeifaddrs(list);
   return found;
 }
+
+using AddressGetter = int (*)(int, sockaddr*, socklen_t*);
+
+// nullopt for what is not an internet socket, or not connected.
+std::optional<int> port_of(int descriptor, AddressGetter get) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  if (get(descriptor, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return std::nullopt;
+  if (address.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return std::nullopt;
+}
+
+// An older kernel fills less of the structure than this header knows.
+bool counts_bytes(socklen_t filled) { return filled >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t); }
 
 }  // namespace
 
@@ -118,6 +139,27 @@ std::vector<std::string> reachable_addresses(const HostPort& listening) {
     if (!addresses.empty()) break;
   }
   return addresses;
+}
+
+uint64_t tcp_bytes_sent(std::span<const int> ports) {
+  const auto wanted = [&](std::optional<int> port) {
+    return port && std::find(ports.begin(), ports.end(), *port) != ports.end();
+  };
+  uint64_t sent = 0;
+  std::error_code gone;  // without /proc there is nothing to count
+  for (std::filesystem::directory_iterator entry("/proc/self/fd", gone), end; !gone && entry != end;
+       entry.increment(gone)) {
+    const std::string name = entry->path().filename();
+    int descriptor = -1;
+    std::from_chars(name.data(), name.data() + name.size(), descriptor);
+    const auto remote = port_of(descriptor, ::getpeername);
+    if (!remote || (!wanted(remote) && !wanted(port_of(descriptor, ::getsockname)))) continue;
+    tcp_info info{};
+    socklen_t filled = sizeof info;
+    if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &filled) != 0 || !counts_bytes(filled)) continue;
+    sent += info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
+  }
+  return sent;
 }
 
 }  // namespace thinpipe

@@ -1,6 +1,8 @@
-// HOST:PORT as people write it, and where this machine can be dialled.
+// HOST:PORT as people write it, where this machine can be dialled, and what this process's connections have sent.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,5 +29,10 @@ std::string any_address();
 // Where others may dial what listens at that host: itself, or, when it is a wildcard (0.0.0.0, ::), every address of
 // this machine's interfaces that others can know; the loopback ones only when there is no other.
 std::vector<std::string> reachable_addresses(const HostPort& listening);
+
+// Bytes that the kernel has sent on this process's open TCP connections that have one of the ports at either end, a
+// transport's framing and TLS included: neither what TCP repeats nor what waits in the socket. A connection whose two
+// ends are both in this process counts both. A closed connection no longer counts, so ask before.
+uint64_t tcp_bytes_sent(std::span<const int> ports);
 
 }  // namespace thinpipe

@@ -16,7 +16,7 @@
 
 namespace thinpipe {
 
-// What certificates and invites reckon in; passed in, so that tests choose it.
+// Dates of certificates and invites; passed in, so that tests choose it.
 using WallTime = std::chrono::system_clock::time_point;
 
 // "2026-11-16 04:30:00 UTC"
@@ -32,21 +32,22 @@ std::string peer_name(const std::string& peer);
 // The other way; nothing when it is not a peer's name.
 std::optional<std::string> peer_of_name(std::string_view san);
 
+// Bytes that nobody can predict, for secrets and for names that must not repeat; random_hex() writes them as 2 * count
+// hex digits.
+std::string random_bytes(size_t count);
+std::string random_hex(size_t count);
+
 // A new key (EC P-256), as PKCS#8 PEM.
 std::string new_key_pem();
 // Asks an authority to sign that key's public half, with proof that the asker holds the other (a CSR, as PEM).
 Result<std::string> certificate_request(const std::string& key_pem);
 
-struct CertificateFacts {
-  std::vector<std::string> names;  // its DNS names
-  WallTime not_before, not_after;  // whole seconds
-  std::string serial_hex;
-};
-// Facts as they are written there; says nothing about who signed it.
-Result<CertificateFacts> read_certificate(const std::string& pem);
-
-// What a certificate may be shown as. A peer both dials and is dialled.
-enum class CertificateUsage { kServer, kClient, kBoth };
+// The DNS names in a certificate. Says nothing about who signed it.
+Result<std::vector<std::string>> certificate_names(const std::string& pem);
+// A certificate's DER bytes, and the way back. Only bytes that are written again exactly as they are here: one
+// certificate and nothing behind it. `what` opens the error: "the invite's authority".
+Result<std::string> certificate_der(const std::string& pem, const std::string& what);
+Result<std::string> certificate_from_der(const std::string& der, const std::string& what);
 
 // The run's authority: whoever holds its key decides who is a member. Moved, not copied; issue() from any thread.
 class CertificateAuthority {
@@ -63,9 +64,9 @@ class CertificateAuthority {
   const std::string& certificate_pem() const;
 
   // A certificate for the request's public key and for nothing else that it says; the request may be hostile. san: the
-  // coordinator's, the operator's or a peer's name. Times are cut to whole seconds.
-  Result<std::string> issue(const std::string& request_pem, const std::string& san, WallTime not_before,
-                            WallTime not_after, CertificateUsage usage) const;
+  // coordinator's, the operator's or a peer's name. It is valid for as long as the authority itself, as server and as
+  // client: whether its holder still takes part is decided by the coordinator's list, not by a date.
+  Result<std::string> issue(const std::string& request_pem, const std::string& san) const;
 
  private:
   struct Signer;

@@ -8,7 +8,7 @@
 namespace thinpipe {
 namespace {
 
-grpc::ByteBuffer buffer_of(const std::vector<uint8_t>& bytes) {
+grpc::ByteBuffer echo_buffer(const std::vector<uint8_t>& bytes) {
   const grpc::Slice slice(bytes.data(), bytes.size());
   return grpc::ByteBuffer(&slice, 1);
 }
@@ -30,7 +30,7 @@ grpc::ByteBuffer echo_request(size_t payload_bytes, uint32_t answer_bytes) {
   std::vector<uint8_t> bytes(kEchoHeaderBytes + payload_bytes);
   for (size_t at = 0; at < kEchoHeaderBytes; ++at) bytes[at] = static_cast<uint8_t>(answer_bytes >> (8 * at));
   fill(bytes, kEchoHeaderBytes);
-  return buffer_of(bytes);
+  return echo_buffer(bytes);
 }
 
 Result<grpc::ByteBuffer> echo_answer(const grpc::ByteBuffer& request) {
@@ -52,7 +52,7 @@ Result<grpc::ByteBuffer> echo_answer(const grpc::ByteBuffer& request) {
   if (asked > kMaxEchoBytes) return Error{fmt::format("an echo for {} bytes, the most is {}", asked, kMaxEchoBytes)};
   std::vector<uint8_t> answer(asked);
   fill(answer, 0);
-  return buffer_of(answer);
+  return echo_buffer(answer);
 }
 
 }  // namespace thinpipe

@@ -79,35 +79,9 @@ class ClientStream final : public ByteStream {
 
 }  // namespace
 
-namespace {
-
-std::mutex refused_mutex;
-std::function<void(const std::string&)> on_refused;  // guarded by refused_mutex
-
-// gRPC has no other word for a server whose caller did not get past TLS.
-void hear_grpc(gpr_log_func_args* line) {
-  log_debug("gRPC: {}", line->message);
-  constexpr std::string_view kRefused = "Security handshake failed: ";
-  const std::string_view message = line->message;
-  if (!message.starts_with(kRefused)) return;
-  const std::lock_guard lock(refused_mutex);
-  // Behind the reason gRPC puts where in its sources it was found.
-  const auto reason = message.substr(kRefused.size());
-  if (on_refused) on_refused(one_line(reason.substr(0, reason.find(" {"))));
-}
-
-}  // namespace
-
-void hear_of_refused_handshakes(std::function<void(const std::string&)> listener) {
-  prepare_grpc();
-  const std::lock_guard lock(refused_mutex);
-  on_refused = std::move(listener);
-}
-
 void prepare_grpc() {
   static const bool done = [] {
-    gpr_set_log_function(hear_grpc);
-    gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);  // a refused handshake is no more to gRPC
+    gpr_set_log_function([](gpr_log_func_args* line) { log_debug("gRPC: {}", line->message); });
     grpc_init();
     return true;
   }();
@@ -121,11 +95,7 @@ Result<std::unique_ptr<Link>> dial_link(const std::string& address, const LinkHe
   if (!credentials) credentials = grpc::InsecureChannelCredentials();
   const size_t largest = std::max(limits.max_message_bytes, measured != nullptr ? kProbeMessageBytes : 0);
   auto channel = grpc::CreateCustomChannel(address, credentials, channel_arguments(largest, expected_name));
-  if (measured != nullptr) {
-    const auto facts = probe_path(address, channel, timeout);
-    if (!facts) return facts.error();
-    *measured = facts.value();
-  }
+  if (measured != nullptr) *measured = TRY(probe_path(address, channel, timeout));
   auto stream = std::make_unique<ClientStream>(std::move(channel), hello);
   OpeningTimeout watch([&opening = *stream] { opening.cancel(); }, timeout);
   const auto opened = stream->open();

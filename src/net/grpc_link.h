@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -39,12 +38,9 @@ struct LinkLimits {
 // Sets gRPC up for this process, once. dial_link() and LinkServer::start() see to it; other users of gRPC call it
 // before they start.
 // - What it would print on standard error goes to log_debug(): every failure comes back to the caller as well.
-// - It stays until the process ends. By itself it goes when its last user goes, and may then wait 10 s for a poller.
+// - It stays until the process ends. Otherwise gRPC would shut down with its last user, and may then wait 10 s for a
+//   poller.
 void prepare_grpc();
-
-// Calls the listener, on any thread and perhaps with locks of gRPC's held, when a caller of one of this process's
-// servers did not get past TLS, with what gRPC says about it. One listener per process; null: none any more.
-void hear_of_refused_handshakes(std::function<void(const std::string&)> listener);
 
 // Connects and returns when the other side has accepted the stream. An error when nobody listens there, when there is
 // no answer within the timeout, or when it is refused: then it holds the reason the other side gave.

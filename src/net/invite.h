@@ -1,5 +1,6 @@
-// An invite: one text that a person can paste, and that holds all a newcomer needs to find a run, to know that it is
-// the right one, and to be let in. And what the inviting side keeps of it. Values only: nothing here waits or dials.
+// An invite: one text that a person can paste. It holds all a newcomer needs to find a run, to know that it is the
+// right one, and to be let in. Also here: the record that the inviting side keeps, and how often strangers may try.
+// Values only: nothing here waits or dials.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +30,8 @@ Status check_address(std::string_view address);
 // behind their count), the certificate's DER behind its length in two bytes (big-endian), and the first 6 bytes of the
 // SHA-256 of "thinpipe-v1-" and all that. Throws UserError for an invite that parse_invite() would refuse.
 std::string to_text(const Invite& invite);
-// White space anywhere is ignored: mail programs break lines. An error tells a text that is none, one that is cut off
-// or mistyped, and one of another version apart.
+// White space anywhere is ignored: mail programs break lines. Returns different errors for a text that is not an
+// invite, one that is cut off or mistyped, and one of another version.
 Result<Invite> parse_invite(std::string_view text);
 
 // 24 random bytes.

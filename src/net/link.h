@@ -11,23 +11,13 @@
 
 namespace thinpipe {
 
-// Bytes of the messages themselves; what a transport adds around them is not in here.
-struct LinkMeter {
-  uint64_t messages_sent = 0;  // accepted by send()
-  uint64_t bytes_sent = 0;
-  uint64_t messages_received = 0;  // handed out by receive()
-  uint64_t bytes_received = 0;
-
-  bool operator==(const LinkMeter&) const = default;
-};
-
 // Messages arrive whole, once and in the order of their sends; the two directions do not wait for each other.
 //
 // A link is open until close() is called on either end, an end is destroyed or the transport fails. The first of these
 // decides the reason; it holds for both ends and for good.
 //
-// Threads: per end at most one thread in send() and at most one in receive(), which may be different ones; close() and
-// meter() from any thread at any time. No call may be under way when an end is destroyed.
+// Threads: per end at most one thread in send() and at most one in receive(), which may be different ones; close() from
+// any thread at any time. No call may be under way when an end is destroyed.
 class Link {
  public:
   virtual ~Link() = default;
@@ -44,8 +34,6 @@ class Link {
   // Wakes everyone who waits, on both ends. Again on a closed link: does nothing. May wait itself: a shaped link first
   // sends what it holds, for at most its flush time (shaped_link.h).
   virtual void close(std::string reason) = 0;
-
-  virtual LinkMeter meter() const = 0;
 };
 
 }  // namespace thinpipe

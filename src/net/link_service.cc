@@ -18,7 +18,6 @@
 #include <set>
 #include <utility>
 
-#include "net/call_metadata.h"
 #include "net/echo.h"
 #include "net/stream_link.h"
 #include "net/tls.h"
@@ -48,16 +47,13 @@ class ServerStream final : public ByteStream {
   AcceptedStream& stream_;
 };
 
-Result<LinkHello> read_hello(const grpc::ServerContext& context) {
-  const auto run = metadata_text(context, kRunKey);
-  if (!run) return run.error();
-  const auto peer = metadata_text(context, kPeerKey);
-  if (!peer) return peer.error();
-  const auto boundary = metadata_number<int64_t>(context, kBoundaryKey);
-  if (!boundary) return boundary.error();
-  const auto epoch = metadata_number<uint64_t>(context, kEpochKey);
-  if (!epoch) return epoch.error();
-  return LinkHello{run.value(), peer.value(), boundary.value(), epoch.value()};
+Result<LinkHello> read_link_hello(const grpc::ServerContext& context) {
+  LinkHello hello;
+  hello.run = TRY(metadata_text(context, kRunKey));
+  hello.from_peer = TRY(metadata_text(context, kPeerKey));
+  hello.boundary = TRY(metadata_number<int64_t>(context, kBoundaryKey));
+  hello.epoch = TRY(metadata_number<uint64_t>(context, kEpochKey));
+  return hello;
 }
 
 }  // namespace
@@ -65,18 +61,18 @@ Result<LinkHello> read_hello(const grpc::ServerContext& context) {
 // The handler of a stream stays in run() for the stream's life: first the stream waits to be taken, then for its end.
 class LinkService::Exchange final : public grpc::Service {
  public:
-  Exchange(LinkGate gate, LinkHooks hooks) : gate_(std::move(gate)), hooks_(std::move(hooks)) {
+  Exchange(LinkGate gate, OnRefused on_refused) : gate_(std::move(gate)), on_refused_(std::move(on_refused)) {
     using Handler = grpc::internal::BidiStreamingHandler<Exchange, grpc::ByteBuffer, grpc::ByteBuffer>;
     AddMethod(new grpc::internal::RpcServiceMethod(  // gRPC takes both
         kExchangeMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
-        new Handler(
-            [](Exchange* self, grpc::ServerContext* context, AcceptedStream* stream) { return self->run(*context, *stream); },
-            this)));
+        new Handler([](Exchange* self, grpc::ServerContext* context,
+                       AcceptedStream* stream) { return self->run(*context, *stream); },
+                    this)));
     using EchoHandler = grpc::internal::RpcMethodHandler<Exchange, grpc::ByteBuffer, grpc::ByteBuffer>;
     AddMethod(new grpc::internal::RpcServiceMethod(
         kEchoMethod, grpc::internal::RpcMethod::NORMAL_RPC,
-        new EchoHandler([](Exchange* self, grpc::ServerContext* context, const grpc::ByteBuffer* request,
-                           grpc::ByteBuffer* answer) { return self->echo(*context, *request, *answer); },
+        new EchoHandler([](Exchange*, grpc::ServerContext*, const grpc::ByteBuffer* request,
+                           grpc::ByteBuffer* answer) { return echo(*request, *answer); },
                         this)));
   }
 
@@ -125,12 +121,8 @@ class LinkService::Exchange final : public grpc::Service {
     std::shared_ptr<StreamPump> pump = nullptr;         // taken
   };
 
-  grpc::Status echo(const grpc::ServerContext& context, const grpc::ByteBuffer& request, grpc::ByteBuffer& answer) {
-    if (hooks_.may_measure) {
-      if (const auto allowed = hooks_.may_measure(caller_of(context)); !allowed) {
-        return {grpc::StatusCode::PERMISSION_DENIED, allowed.error().message};
-      }
-    }
+  // For whoever the credentials let in.
+  static grpc::Status echo(const grpc::ByteBuffer& request, grpc::ByteBuffer& answer) {
     const auto made = echo_answer(request);
     if (!made) return {grpc::StatusCode::INVALID_ARGUMENT, made.error().message};
     answer = made.value();
@@ -138,7 +130,7 @@ class LinkService::Exchange final : public grpc::Service {
   }
 
   grpc::Status run(grpc::ServerContext& context, AcceptedStream& stream) {
-    const auto hello = read_hello(context);
+    const auto hello = read_link_hello(context);
     if (!hello) return {grpc::StatusCode::INVALID_ARGUMENT, hello.error().message};
     if (const auto allowed = gate_(hello.value(), caller_of(context)); !allowed) {
       return {grpc::StatusCode::PERMISSION_DENIED, allowed.error().message};
@@ -208,7 +200,7 @@ class LinkService::Exchange final : public grpc::Service {
     if (!call.dropped) return;
     lock.unlock();
     call.stream.Write(last_word(*call.dropped));
-    if (call.refused && hooks_.on_refused) hooks_.on_refused(one_line(*call.dropped));
+    if (call.refused && on_refused_) on_refused_(one_line(*call.dropped));
   }
 
   // The one to take; drops those that are of no use any more.
@@ -232,7 +224,7 @@ class LinkService::Exchange final : public grpc::Service {
   }
 
   const LinkGate gate_;
-  const LinkHooks hooks_;
+  const OnRefused on_refused_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::optional<std::string> shut_down_;  // the reason
@@ -240,8 +232,8 @@ class LinkService::Exchange final : public grpc::Service {
   std::set<Call*> calls_;                 // waiting, taken or about to leave
 };
 
-LinkService::LinkService(LinkGate gate, LinkHooks hooks)
-    : exchange_(std::make_unique<Exchange>(std::move(gate), std::move(hooks))) {}
+LinkService::LinkService(LinkGate gate, OnRefused on_refused)
+    : exchange_(std::make_unique<Exchange>(std::move(gate), std::move(on_refused))) {}
 LinkService::~LinkService() = default;
 
 Result<std::unique_ptr<Link>> LinkService::wait_for(int64_t boundary, uint64_t epoch, const std::string& from_peer,
@@ -253,26 +245,18 @@ void LinkService::shutdown(const std::string& reason) { exchange_->shutdown(reas
 
 grpc::Service& LinkService::grpc_service() { return *exchange_; }
 
-LinkServer::LinkServer(LinkGate gate, LinkHooks hooks) : service_(std::move(gate), std::move(hooks)) {}
+LinkServer::LinkServer(LinkGate gate, OnRefused on_refused) : service_(std::move(gate), std::move(on_refused)) {}
 
 LinkServer::~LinkServer() { shutdown("the other end's server is gone"); }
-
-Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::string& listen_address, size_t max_message_bytes,
-                                                      LinkGate gate,
-                                                      std::shared_ptr<grpc::ServerCredentials> credentials,
-                                                      LinkHooks hooks) {
-  return start(std::vector{listen_address}, max_message_bytes, std::move(gate), std::move(credentials),
-               std::move(hooks));
-}
 
 Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::vector<std::string>& listen_addresses,
                                                       size_t max_message_bytes, LinkGate gate,
                                                       std::shared_ptr<grpc::ServerCredentials> credentials,
-                                                      LinkHooks hooks) {
+                                                      OnRefused on_refused) {
   TP_CHECK(!listen_addresses.empty(), "a server that listens nowhere");
   if (!credentials) credentials = grpc::InsecureServerCredentials();
   prepare_grpc();
-  std::unique_ptr<LinkServer> self(new LinkServer(std::move(gate), std::move(hooks)));
+  std::unique_ptr<LinkServer> self(new LinkServer(std::move(gate), std::move(on_refused)));
   grpc::ServerBuilder builder;
   self->ports_.resize(listen_addresses.size());
   for (size_t i = 0; i < listen_addresses.size(); ++i) {

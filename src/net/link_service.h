@@ -27,13 +27,9 @@ using LinkCaller = Caller;
 // not wait for the dialler.
 using LinkGate = std::function<Status(const LinkHello&, const LinkCaller&)>;
 
-// Called by many threads at once, with none of the service's locks held.
-struct LinkHooks {
-  // Who may measure the path (path_probe.h); an error refuses it. None: whoever the credentials let in.
-  std::function<Status(const LinkCaller&)> may_measure = nullptr;
-  // A stream that was let in was not the one that wait_for() was told to take, and why.
-  std::function<void(const std::string& reason)> on_refused = nullptr;
-};
+// A stream that was let in was not the one that wait_for() was told to take, and why. Called by many threads at once,
+// with none of the service's locks held.
+using OnRefused = std::function<void(const std::string& reason)>;
 
 // All from any thread.
 class LinkService {
@@ -41,7 +37,7 @@ class LinkService {
   // No more streams wait at once. One more drops the oldest of the peer that has most, so that nobody displaces others.
   static constexpr size_t kMaxWaiting = 16;
 
-  explicit LinkService(LinkGate gate, LinkHooks hooks = {});
+  explicit LinkService(LinkGate gate, OnRefused on_refused = nullptr);
   // The server that runs it must have been shut down. Links taken from it may live on, closed.
   ~LinkService();
   LinkService(const LinkService&) = delete;
@@ -68,23 +64,17 @@ class LinkService {
 // A gRPC server with a LinkService on it.
 class LinkServer {
  public:
-  // "127.0.0.1:0" lets the kernel choose the port. max_message_bytes: of any link; a link's own limit may be lower.
-  // credentials: null is none at all, neither identity nor encryption.
-  static Result<std::unique_ptr<LinkServer>> start(const std::string& listen_address, size_t max_message_bytes,
-                                                   LinkGate gate,
-                                                   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
-                                                   LinkHooks hooks = {});
-  // At several addresses; all of them or none.
+  // Listens at all of the addresses, or fails. "127.0.0.1:0" lets the kernel choose the port. max_message_bytes: of any
+  // link; a link's own limit may be lower. credentials: null is none at all, neither identity nor encryption.
   static Result<std::unique_ptr<LinkServer>> start(const std::vector<std::string>& listen_addresses,
                                                    size_t max_message_bytes, LinkGate gate,
-                                                   std::shared_ptr<grpc::ServerCredentials> credentials,
-                                                   LinkHooks hooks);
+                                                   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
+                                                   OnRefused on_refused = nullptr);
   // Shuts down, unless that has been done.
   ~LinkServer();
   LinkServer(const LinkServer&) = delete;
   LinkServer& operator=(const LinkServer&) = delete;
 
-  int port() const { return ports_.front(); }
   // In the order of the addresses.
   const std::vector<int>& ports() const { return ports_; }
   LinkService& service() { return service_; }
@@ -93,7 +83,7 @@ class LinkServer {
   void shutdown(const std::string& reason);
 
  private:
-  LinkServer(LinkGate gate, LinkHooks hooks);
+  LinkServer(LinkGate gate, OnRefused on_refused);
 
   LinkService service_;
   std::unique_ptr<grpc::Server> server_;

@@ -16,10 +16,6 @@ struct Channel {
   std::deque<std::vector<std::byte>> queue;
   std::condition_variable has_message;  // at most one receiver waits
   std::condition_variable has_room;     // at most one sender waits
-  uint64_t messages_sent = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t messages_received = 0;
-  uint64_t bytes_received = 0;
 };
 
 // What the two ends share. One mutex for both directions, so that a close is one event for everybody; it is held for a
@@ -46,8 +42,6 @@ class MemoryLink final : public Link {
     std::unique_lock lock(connection_->mutex);
     out_.has_room.wait(lock, [&] { return connection_->closed || out_.queue.size() < out_.capacity; });
     if (connection_->closed) return Error{*connection_->closed};
-    ++out_.messages_sent;
-    out_.bytes_sent += message.size();
     out_.queue.push_back(std::move(message));
     out_.has_message.notify_one();
     return {};
@@ -59,8 +53,6 @@ class MemoryLink final : public Link {
     if (in_.queue.empty()) return Error{*connection_->closed};
     auto message = std::move(in_.queue.front());
     in_.queue.pop_front();
-    ++in_.messages_received;
-    in_.bytes_received += message.size();
     in_.has_room.notify_one();
     return message;
   }
@@ -73,11 +65,6 @@ class MemoryLink final : public Link {
       channel->has_message.notify_all();
       channel->has_room.notify_all();
     }
-  }
-
-  LinkMeter meter() const override {
-    const std::lock_guard lock(connection_->mutex);
-    return {out_.messages_sent, out_.bytes_sent, in_.messages_received, in_.bytes_received};
   }
 
  private:

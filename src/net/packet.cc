@@ -218,9 +218,9 @@ Result<Packet> parse_packet(std::vector<std::byte> message, const PacketRules& r
                              rules.max_payload_bytes)};
   }
   RawHeader raw = read_trailer(message);
-  if (const auto intact = check_integrity(raw, message); !intact) return intact.error();
+  TRY(check_integrity(raw, message));
   raw.header.tag.kind = static_cast<PacketKind>(raw.kind);  // any byte is a value of it; tag_problem() knows the four
-  if (const auto welcome = check_rules(raw.header, rules); !welcome) return welcome.error();
+  TRY(check_rules(raw.header, rules));
   message.resize(payload_bytes);
   return Packet{raw.header, std::move(message)};
 }

@@ -44,7 +44,7 @@ struct PacketHeader {
   int64_t boundary = 0;       // 0 is the cut behind the first stage
   uint8_t boundary_kind = 0;  // 0 subspace, 1 dense
   uint8_t pack = 0;
-  uint32_t rows = 0;  // of the matrix in the payload; for the receiver to compare, nothing is computed from them here
+  uint32_t rows = 0;  // of the matrix in the payload
   uint32_t cols = 0;
   int64_t basis_version = 0;
   uint32_t payload_bytes = 0;  // encode_packet() fills in these two

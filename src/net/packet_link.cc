@@ -103,14 +103,12 @@ Status PacketLink::send(const PacketTag& tag, std::vector<std::byte> payload, in
   auto sent = link_->send(encode_packet(header, std::move(payload)));
   if (sent.ok()) {
     const std::lock_guard lock(mutex_);
-    ++meter_.packets_sent;
     meter_.payload_bytes_sent += payload_bytes;
   }
   return sent;
 }
 
-Result<std::vector<std::byte>> PacketLink::receive(const PacketTag& tag, int64_t basis_version,
-                                                   std::optional<int64_t> rows, std::optional<int64_t> cols) {
+Result<std::vector<std::byte>> PacketLink::receive(const PacketTag& tag, int64_t basis_version) {
   std::unique_lock lock(mutex_);
   if (auto interrupted = interruption(tag.epoch)) return *std::move(interrupted);
   // What cannot come would be waited for until the run ends.
@@ -131,10 +129,6 @@ Result<std::vector<std::byte>> PacketLink::receive(const PacketTag& tag, int64_t
     return Error{fmt::format("{}: {} is of basis version {}; this stage is at version {}", place_of(rules_),
                              to_string(tag), header.basis_version, basis_version)};
   }
-  if (header.rows != rows.value_or(header.rows) || header.cols != cols.value_or(header.cols)) {
-    return Error{fmt::format("{}: {} is of {} x {}; {} x {} is right", place_of(rules_), to_string(tag), header.rows,
-                             header.cols, rows.value_or(header.rows), cols.value_or(header.cols))};
-  }
   return std::move(payload);
 }
 
@@ -148,16 +142,6 @@ void PacketLink::interrupt(uint64_t epoch, const std::string& reason) {
 std::optional<Error> PacketLink::interruption(uint64_t epoch) const {
   if (!interrupt_ || epoch >= interrupt_->epoch) return std::nullopt;
   return Error{interrupt_->reason};
-}
-
-bool PacketLink::healthy() const {
-  const std::lock_guard lock(mutex_);
-  return !failure_;
-}
-
-std::string PacketLink::failure() const {
-  const std::lock_guard lock(mutex_);
-  return failure_.value_or("");
 }
 
 PacketMeter PacketLink::meter() const {
@@ -194,8 +178,6 @@ void PacketLink::receive_until_closed() {
 Status PacketLink::accept(Packet packet) {
   const std::lock_guard lock(mutex_);
   const PacketTag tag = packet.header.tag;
-  ++meter_.packets_received;
-  meter_.payload_bytes_received += packet.payload.size();
   if (tag.epoch < epoch_ || (tag.epoch == epoch_ && step_ && tag.step < *step_)) {
     ++meter_.dropped_old;
     return {};

@@ -21,16 +21,11 @@
 
 namespace thinpipe {
 
-// Payload bytes are those the caller gave or got; trailers are not in here.
+// Payload bytes are those the caller gave; trailers are not in here.
 struct PacketMeter {
-  uint64_t packets_sent = 0;
   uint64_t payload_bytes_sent = 0;
-  uint64_t packets_received = 0;  // arrived intact, also those dropped
-  uint64_t payload_bytes_received = 0;
   uint64_t dropped_old = 0;  // of an older epoch or step, on arrival or when enter() made them old
   uint64_t dropped_repeated = 0;
-
-  bool operator==(const PacketMeter&) const = default;
 };
 
 // A thread of its own receives, whatever the compute thread does, so in a step the other end's sends wait for the
@@ -78,11 +73,8 @@ class PacketLink {
   // received before. An error
   // - when interrupted, even if the packet is there;
   // - when the link has failed and the packet had not arrived before: its reason;
-  // - when the packet's basis version is not this one, or its rows or cols not those given: the packet is gone then,
-  //   and the link healthy still.
-  Result<std::vector<std::byte>> receive(const PacketTag& tag, int64_t basis_version,
-                                         std::optional<int64_t> rows = std::nullopt,
-                                         std::optional<int64_t> cols = std::nullopt);
+  // - when the packet's basis version is not this one: the packet is gone then, and the link has not failed.
+  Result<std::vector<std::byte>> receive(const PacketTag& tag, int64_t basis_version);
 
   // Ends every wait, on both ends, a send()'s for room too; the link has failed with this reason.
   void close(const std::string& reason);
@@ -91,9 +83,6 @@ class PacketLink {
   // older epochs from now on, is an error with the reason. The highest epoch counts, and of that the first reason.
   void interrupt(uint64_t epoch, const std::string& reason);
 
-  bool healthy() const;
-  // Why it is not; "" when it is. The first reason holds for good.
-  std::string failure() const;
   PacketMeter meter() const;
 
  private:

@@ -49,20 +49,16 @@ class Prober {
 
   Result<PathFacts> measure() {
     // Connects. The time of that is not the path's.
-    if (const auto connected = echo(0, 0); !connected) return connected.error();
+    TRY(echo(0, 0));
     PathFacts facts{.round_trip_s = std::numeric_limits<double>::infinity()};
     const auto start = SteadyClock::now();
     for (int round = 0; round < kRounds && (round == 0 || SteadyClock::now() - start < kTimePerPart); ++round) {
-      const auto took = echo(0, 0);
-      if (!took) return took.error();
-      facts.round_trip_s = std::min(facts.round_trip_s, took.value());
+      const double took_s = TRY(echo(0, 0));
+      facts.round_trip_s = std::min(facts.round_trip_s, took_s);
     }
-    const auto up = rate(facts.round_trip_s, [&](size_t bytes) { return echo(bytes, 0); });
-    if (!up) return up.error();
-    const auto down = rate(facts.round_trip_s, [&](size_t bytes) { return echo(0, static_cast<uint32_t>(bytes)); });
-    if (!down) return down.error();
-    facts.up_bits_per_s = up.value();
-    facts.down_bits_per_s = down.value();
+    facts.up_bits_per_s = TRY(rate(facts.round_trip_s, [&](size_t bytes) { return echo(bytes, 0); }));
+    facts.down_bits_per_s =
+        TRY(rate(facts.round_trip_s, [&](size_t bytes) { return echo(0, static_cast<uint32_t>(bytes)); }));
     return facts;
   }
 
@@ -95,9 +91,8 @@ class Prober {
     const auto start = SteadyClock::now();
     for (size_t bytes = kFirstTransferBytes; gone + bytes <= kBytesPerPart; bytes *= 2) {
       if (gone > 0 && SteadyClock::now() - start >= kTimePerPart) break;
-      const Result<double> took = transfer(bytes);
-      if (!took) return took.error();
-      bits_per_s = 8 * static_cast<double>(bytes) / std::max(took.value() - round_trip_s, kShortestTransfer_s);
+      const double took_s = TRY(transfer(bytes));
+      bits_per_s = 8 * static_cast<double>(bytes) / std::max(took_s - round_trip_s, kShortestTransfer_s);
       gone += bytes;
     }
     return bits_per_s;

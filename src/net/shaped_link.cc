@@ -38,8 +38,6 @@ class ShapedLink final : public Link {
     std::unique_lock lock(mutex_);
     has_room_.wait(lock, [&] { return closed_ || held_.size() < capacity_; });
     if (closed_) return Error{*closed_};
-    ++messages_sent_;
-    bytes_sent_ += message.size();
     const auto arrival = plan_.arrival(std::chrono::steady_clock::now(), message.size());
     held_.push_back({arrival, std::move(message)});
     line_changed_.notify_one();
@@ -60,14 +58,6 @@ class ShapedLink final : public Link {
       flushed_.wait_for(lock, flush_time_, [&] { return line_ended_; });
     }
     inner_->close(std::move(reason));
-  }
-
-  LinkMeter meter() const override {
-    auto meter = inner_->meter();
-    const std::lock_guard lock(mutex_);
-    meter.messages_sent = messages_sent_;
-    meter.bytes_sent = bytes_sent_;
-    return meter;
   }
 
  private:
@@ -115,7 +105,7 @@ class ShapedLink final : public Link {
   const std::unique_ptr<Link> inner_;
   const size_t capacity_;
   const Duration flush_time_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable line_changed_;  // the line's thread waits
   std::condition_variable has_room_;      // send() waits
   std::condition_variable flushed_;       // close() waits
@@ -123,8 +113,6 @@ class ShapedLink final : public Link {
   bool line_ended_ = false;
   std::deque<Held> held_;
   ShapePlan plan_;
-  uint64_t messages_sent_ = 0;
-  uint64_t bytes_sent_ = 0;
   std::thread line_;
 };
 

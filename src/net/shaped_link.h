@@ -42,7 +42,7 @@ class ShapePlan {
 //
 // A close sends at once what is held, and then closes the inner link; it may take `flush_time` when the inner link has
 // no room, and what has not left by then is lost. A send() that waits hears of the other end's close when the next
-// message would arrive. The meter counts what send() has accepted.
+// message would arrive.
 std::unique_ptr<Link> shape_link(std::unique_ptr<Link> inner, const LinkShape& shape, int64_t capacity, uint64_t seed,
                                  Duration flush_time = std::chrono::milliseconds(500));
 

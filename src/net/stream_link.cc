@@ -53,6 +53,13 @@ std::byte kind_of(const std::vector<grpc::Slice>& slices) {
 
 }  // namespace
 
+Result<std::string> metadata_text(const grpc::ServerContextBase& context, const char* key) {
+  const auto& metadata = context.client_metadata();
+  if (metadata.count(key) != 1) return Error{fmt::format("the stream's metadata holds no {}, or several", key)};
+  const auto value = metadata.find(key)->second;
+  return std::string(value.data(), value.size());
+}
+
 int max_buffer_bytes(size_t max_message_bytes) {
   constexpr size_t kMost = std::numeric_limits<int>::max() - 1;
   return static_cast<int>(std::clamp(max_message_bytes, kMaxReasonBytes, kMost)) + 1;
@@ -84,8 +91,6 @@ Status StreamPump::send(std::vector<std::byte> message) {
   std::unique_lock lock(mutex_);
   has_room_.wait(lock, [&] { return closed_ || outgoing_.size() < static_cast<size_t>(options_.capacity_out); });
   if (closed_) return Error{*closed_};
-  ++meter_.messages_sent;
-  meter_.bytes_sent += message.size();
   outgoing_.push_back(std::move(message));
   has_outgoing_.notify_one();
   return {};
@@ -97,8 +102,6 @@ Result<std::vector<std::byte>> StreamPump::receive() {
   if (incoming_.empty()) return Error{*closed_};
   auto message = std::move(incoming_.front());
   incoming_.pop_front();
-  ++meter_.messages_received;
-  meter_.bytes_received += message.size();
   may_take_.notify_one();
   return message;
 }
@@ -108,11 +111,6 @@ void StreamPump::close(std::string reason) {
   if (closed_) return;
   owes_last_word_ = true;
   set_closed(std::move(reason));
-}
-
-LinkMeter StreamPump::meter() const {
-  const std::lock_guard lock(mutex_);
-  return meter_;
 }
 
 void StreamPump::stop() {
@@ -246,7 +244,6 @@ class StreamLink final : public Link {
   Status send(std::vector<std::byte> message) override { return pump_->send(std::move(message)); }
   Result<std::vector<std::byte>> receive() override { return pump_->receive(); }
   void close(std::string reason) override { pump_->close(std::move(reason)); }
-  LinkMeter meter() const override { return pump_->meter(); }
 
  private:
   std::shared_ptr<StreamPump> pump_;  // shared for the reason StreamPump gives

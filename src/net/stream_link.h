@@ -5,8 +5,10 @@
 // After its last word an end sends nothing; the server's end returns from the call when both ends are done.
 #pragma once
 
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <charconv>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -32,6 +35,19 @@ inline constexpr char kBoundaryKey[] = "thinpipe-boundary";
 inline constexpr char kEpochKey[] = "thinpipe-epoch";
 // In the answer of a server that has accepted the stream.
 inline constexpr char kAcceptedKey[] = "thinpipe-accepted";
+
+// A server reads them here, before it answers. An error unless the key is there exactly once.
+Result<std::string> metadata_text(const grpc::ServerContextBase& context, const char* key);
+
+template <class Number>
+Result<Number> metadata_number(const grpc::ServerContextBase& context, const char* key) {
+  const auto text = TRY(metadata_text(context, key));
+  Number number{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, fault] = std::from_chars(text.data(), end, number);
+  if (fault != std::errc{} || stopped != end) return Error{fmt::format("{} is '{}', not a number", key, text)};
+  return number;
+}
 
 // Why an end closed is cut to so many bytes.
 inline constexpr size_t kMaxReasonBytes = kMaxLineBytes;
@@ -81,7 +97,6 @@ class StreamPump {
   Status send(std::vector<std::byte> message);
   Result<std::vector<std::byte>> receive();
   void close(std::string reason);
-  LinkMeter meter() const;
 
   // Closes, gives what is queued half a second to leave, cancels the stream otherwise, and ends the threads. Once.
   void stop();
@@ -101,7 +116,7 @@ class StreamPump {
 
   const StreamLinkOptions options_;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable has_outgoing_;  // the sender thread waits: a message, or the end
   std::condition_variable has_room_;      // send() waits
   std::condition_variable has_message_;   // receive() waits
@@ -115,7 +130,6 @@ class StreamPump {
   bool ended_ = false;
   std::deque<std::vector<std::byte>> outgoing_;
   std::deque<std::vector<std::byte>> incoming_;
-  LinkMeter meter_;
 
   std::unique_ptr<ByteStream> stream_;
   std::thread sender_;

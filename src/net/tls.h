@@ -2,11 +2,8 @@
 // proven to be.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "net/certificates.h"
@@ -20,31 +17,10 @@ class ServerContextBase;
 
 namespace thinpipe {
 
-// An identity that is renewed while servers use it. From any thread.
-class RenewableIdentity {
- public:
-  explicit RenewableIdentity(Identity identity) : identity_(std::move(identity)) {}
-
-  // Connections made from now on get the new one; those that are there stay. An identity that does not hold together is
-  // refused, and the old one stays.
-  Status renew(Identity identity);
-  // And how often it has been renewed.
-  std::pair<Identity, uint64_t> current() const;
-
- private:
-  mutable std::mutex mutex_;
-  Identity identity_;
-  uint64_t renewals_ = 0;
-};
-
 // A server that shows its certificate and wants one of the same authority. Required: nobody connects without;
 // otherwise one who has none is let in as not authenticated, and one with a bad one is still refused. An identity that
 // does not hold together shows as a server that cannot listen.
 std::shared_ptr<grpc::ServerCredentials> tls_server(const Identity& identity, bool require_client_certificate);
-// Asks for the identity at every new connection. gRPC never says when it asks for the last time: each call keeps the
-// identity until the process ends.
-std::shared_ptr<grpc::ServerCredentials> tls_server(std::shared_ptr<RenewableIdentity> identity,
-                                                    bool require_client_certificate);
 
 // A client that shows its certificate; a channel made with it needs expect_name(), or it compares the server's name
 // with the address it dials, which no certificate of a run holds.
@@ -61,7 +37,7 @@ struct Caller {
   bool authenticated = false;      // has shown a certificate of the run's authority
 };
 
-// Of a session taken up again nothing counts as proven: TLS would not look at the certificate's dates any more.
+// A resumed TLS session counts as unauthenticated: TLS does not look at the certificate's dates again.
 Caller caller_of(const grpc::ServerContextBase& context);
 
 }  // namespace thinpipe

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/units.h"
 #include "net/grpc_link.h"
 #include "net/local_socket.h"
@@ -93,11 +94,6 @@ class Tunnel::Forwarder {
 
   const std::string& address() const { return address_; }
 
-  std::string failure() const {
-    const std::lock_guard lock(mutex_);
-    return failure_;
-  }
-
  private:
   void start() {
     forward_ = std::thread([this] {
@@ -106,18 +102,18 @@ class Tunnel::Forwarder {
       });
       move_in();
       outward.join();
-      const auto reason = finish();
+      if (const auto reason = finish(); !reason.empty()) log_debug("a tunnel ended: {}", reason);
       const std::lock_guard lock(mutex_);
-      if (!std::exchange(ended_, true)) failure_ = reason;
+      ended_ = true;
     });
   }
 
-  // The first reason holds, the call's own included. Both threads end soon.
+  // Both threads end soon.
   void end(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (ended_ || call_ended_) return;
     ended_ = true;
-    failure_ = reason;
+    log_debug("a tunnel ends: {}", reason);
     socket_.interrupt();
     context_.TryCancel();
     changed_.notify_all();
@@ -177,7 +173,7 @@ class Tunnel::Forwarder {
     if (!buffer.Dump(&slices).ok()) return Error{"a buffer of the relay's cannot be read"};
     for (const auto& slice : slices) {
       const auto* begin = reinterpret_cast<const std::byte*>(slice.begin());
-      if (auto sent = socket_.send({begin, slice.size()}); !sent) return sent;
+      TRY(socket_.send({begin, slice.size()}));
     }
     return {};
   }
@@ -198,12 +194,11 @@ class Tunnel::Forwarder {
   grpc::ClientContext context_;
   std::unique_ptr<Stream> stream_;
   std::string address_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;  // connected or ended
   bool connected_ = false;           // to the gRPC beside
   bool call_ended_ = false;
   bool ended_ = false;
-  std::string failure_;
   LocalSocket socket_;  // first the listener, if it dials; changes hands within the mutex
   std::thread forward_;
 };
@@ -217,19 +212,17 @@ Result<std::unique_ptr<Tunnel>> Tunnel::open(std::shared_ptr<grpc::Channel> coor
   TP_CHECK(hello.dials == options.accepts_at.empty(), "a tunnel's end that {} and accepts at '{}'",
            hello.dials ? "dials" : "does not dial", options.accepts_at);
   auto forwarder = std::make_unique<Forwarder>(std::move(coordinator), hello);
-  Result<LocalSocket> listener = LocalSocket();
-  if (hello.dials) listener = LocalSocket::listen();
-  if (!listener) return listener.error();
-  if (const auto joined = forwarder->join(options.timeout, stop); !joined) return joined.error();
+  LocalSocket listener;
+  if (hello.dials) listener = TRY(LocalSocket::listen());
+  TRY(forwarder->join(options.timeout, stop));
   if (hello.dials) {
-    forwarder->dial_through(std::move(listener.value()));
-  } else if (const auto connected = forwarder->connect_to(options.accepts_at); !connected) {
-    return connected.error();
+    forwarder->dial_through(std::move(listener));
+  } else {
+    TRY(forwarder->connect_to(options.accepts_at));
   }
   return std::unique_ptr<Tunnel>(new Tunnel(std::move(forwarder)));
 }
 
 const std::string& Tunnel::local_address() const { return forwarder_->address(); }
-std::string Tunnel::failure() const { return forwarder_->failure(); }
 
 }  // namespace thinpipe

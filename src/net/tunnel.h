@@ -43,9 +43,6 @@ class Tunnel {
   // Of the dialling end: for dial_link() or probe_path(). The first connection is taken; later ones are refused.
   const std::string& local_address() const;
 
-  // Why it ended; "" while it runs, and when both sides have closed their connections as they should.
-  std::string failure() const;
-
  private:
   class Forwarder;
   explicit Tunnel(std::unique_ptr<Forwarder> forwarder);

@@ -9,11 +9,11 @@
 
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "base/units.h"
-#include "net/call_metadata.h"
 #include "net/stream_link.h"
 #include "net/tls.h"
 
@@ -22,19 +22,15 @@ namespace {
 
 constexpr auto kLeaveTime = std::chrono::milliseconds(500);
 
-Result<TunnelHello> read_hello(const grpc::ServerContextBase& context) {
-  const auto run = metadata_text(context, kRunKey);
-  if (!run) return run.error();
-  const auto boundary = metadata_number<int64_t>(context, kBoundaryKey);
-  if (!boundary) return boundary.error();
-  const auto epoch = metadata_number<uint64_t>(context, kEpochKey);
-  if (!epoch) return epoch.error();
-  const auto dials = metadata_text(context, kDialsKey);
-  if (!dials) return dials.error();
-  if (dials.value() != "0" && dials.value() != "1") {
-    return Error{fmt::format("{} is '{}', neither 0 nor 1", kDialsKey, dials.value())};
-  }
-  return TunnelHello{run.value(), boundary.value(), epoch.value(), dials.value() == "1"};
+Result<TunnelHello> read_tunnel_hello(const grpc::ServerContextBase& context) {
+  TunnelHello hello;
+  hello.run = TRY(metadata_text(context, kRunKey));
+  hello.boundary = TRY(metadata_number<int64_t>(context, kBoundaryKey));
+  hello.epoch = TRY(metadata_number<uint64_t>(context, kEpochKey));
+  const auto dials = TRY(metadata_text(context, kDialsKey));
+  if (dials != "0" && dials != "1") return Error{fmt::format("{} is '{}', neither 0 nor 1", kDialsKey, dials)};
+  hello.dials = dials == "1";
+  return hello;
 }
 
 bool same_tunnel(const TunnelHello& a, const TunnelHello& b) {
@@ -51,11 +47,10 @@ class End;
 // What the ends share. Everything about an end happens with the mutex held: none of it waits.
 struct Shared {
   const TunnelGate gate;
-  const TunnelOptions options;
+  const Duration partner_timeout;
   std::mutex mutex;
   std::optional<std::string> shut_down;  // the reason
   std::set<std::shared_ptr<End>> ends;   // whose calls have not ended
-  std::map<int64_t, TunnelMeter> meters;
 };
 
 // One call. gRPC calls the On... functions; it owns nothing, so the end keeps itself alive (in Shared) until OnDone.
@@ -72,7 +67,7 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
 
   // What the handler does.
   void begin() {
-    const auto hello = read_hello(context_);
+    const auto hello = read_tunnel_hello(context_);
     const auto allowed = hello ? shared_->gate(hello.value(), caller_of(context_)) : Status{};
     const std::lock_guard lock(shared_->mutex);
     shared_->ends.insert(shared_from_this());
@@ -98,9 +93,6 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
       return end_both(
           fmt::format("{} sent a buffer of {} bytes, the most is {}", name_of(hello_), bytes, kMaxTunnelBufferBytes));
     }
-    if (shared_->options.observe) shared_->options.observe(hello_, buffer_);
-    auto& meter = shared_->meters[hello_.boundary];
-    (hello_.dials ? meter.bytes_down : meter.bytes_up) += bytes;
     partner_->writing_ = true;
     partner_->StartWrite(&buffer_);
   }
@@ -151,7 +143,7 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
     } else if (waiting >= TunnelService::kMaxWaiting) {
       end({grpc::StatusCode::RESOURCE_EXHAUSTED, fmt::format("{} ends of tunnels wait already", waiting)});
     } else {
-      alarm_after(shared_->options.partner_timeout, [](End& self) { self.partner_did_not_come(); });
+      alarm_after(shared_->partner_timeout, [](End& self) { self.partner_did_not_come(); });
     }
   }
 
@@ -160,13 +152,12 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
     auto other = hello_;
     other.dials = !other.dials;
     end({grpc::StatusCode::DEADLINE_EXCEEDED,
-         fmt::format("{} did not come within {}", name_of(other), format_duration(shared_->options.partner_timeout))});
+         fmt::format("{} did not come within {}", name_of(other), format_duration(shared_->partner_timeout))});
   }
 
   void join(const std::shared_ptr<End>& partner) {
     partner_ = partner;
     partner->partner_ = shared_from_this();
-    shared_->meters.try_emplace(hello_.boundary);
     for (auto* end : {this, partner.get()}) {
       end->joined_ = true;
       end->alarm_.reset();
@@ -220,8 +211,8 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
 
 class TunnelService::Relay final : public grpc::Service {
  public:
-  Relay(TunnelGate gate, TunnelOptions options)
-      : shared_(new Shared{.gate = std::move(gate), .options = std::move(options)}) {
+  Relay(TunnelGate gate, Duration partner_timeout)
+      : shared_(new Shared{.gate = std::move(gate), .partner_timeout = partner_timeout}) {
     using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
     AddMethod(new grpc::internal::RpcServiceMethod(kTunnelMethod, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
     MarkMethodRawCallback(0, new Handler([this](grpc::CallbackServerContext* context) {
@@ -231,45 +222,23 @@ class TunnelService::Relay final : public grpc::Service {
                           }));
   }
 
-  std::map<int64_t, TunnelMeter> meters() const {
-    const std::lock_guard lock(shared_->mutex);
-    return shared_->meters;
-  }
-
-  template <class Which>
-  void end_those(const std::string& reason, const Which& which) {
-    const auto ends = shared_->ends;
-    for (const auto& end : ends) {
-      if (which(end->hello())) end->end_both(reason);
-    }
-  }
-
-  void drop(uint64_t before_epoch, const std::optional<std::string>& run) {
-    const std::lock_guard lock(shared_->mutex);
-    end_those(fmt::format("epoch {} has begun", before_epoch),
-              [&](const TunnelHello& hello) { return hello.epoch < before_epoch && (!run || hello.run == *run); });
-  }
-
   void shutdown(const std::string& reason) {
     const std::lock_guard lock(shared_->mutex);
     if (shared_->shut_down) return;
     shared_->shut_down = one_line(reason);
-    end_those(*shared_->shut_down, [](const TunnelHello&) { return true; });
+    const auto ends = shared_->ends;  // ending changes it
+    for (const auto& end : ends) end->end_both(*shared_->shut_down);
   }
 
  private:
   const std::shared_ptr<Shared> shared_;
 };
 
-TunnelService::TunnelService(TunnelGate gate, TunnelOptions options)
-    : relay_(std::make_unique<Relay>(std::move(gate), std::move(options))) {}
+TunnelService::TunnelService(TunnelGate gate, Duration partner_timeout)
+    : relay_(std::make_unique<Relay>(std::move(gate), partner_timeout)) {}
 TunnelService::~TunnelService() = default;
 
 grpc::Service& TunnelService::grpc_service() { return *relay_; }
-std::map<int64_t, TunnelMeter> TunnelService::meters() const { return relay_->meters(); }
-void TunnelService::drop(uint64_t before_epoch, const std::optional<std::string>& run) {
-  relay_->drop(before_epoch, run);
-}
 void TunnelService::shutdown(const std::string& reason) { relay_->shutdown(reason); }
 
 }  // namespace thinpipe

@@ -10,18 +10,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "base/clock.h"
 #include "net/link_service.h"
 
 namespace grpc {
-class ByteBuffer;
 class Service;
-}  // namespace grpc
+}
 
 namespace thinpipe {
 
@@ -44,20 +41,6 @@ struct TunnelHello {
 // must not wait. This is where the caller's certificate is held against the stage it speaks for.
 using TunnelGate = std::function<Status(const TunnelHello&, const LinkCaller&)>;
 
-// Bytes passed on.
-struct TunnelMeter {
-  uint64_t bytes_down = 0;  // from the dialling end
-  uint64_t bytes_up = 0;
-
-  bool operator==(const TunnelMeter&) const = default;
-};
-
-struct TunnelOptions {
-  Duration partner_timeout = std::chrono::seconds(30);  // so long an end waits for the other
-  // Sees every buffer before it is passed on, with what the sending end said of itself. For tests of what a relay sees.
-  std::function<void(const TunnelHello&, const grpc::ByteBuffer&)> observe = nullptr;
-};
-
 // All from any thread. It has no threads of its own: gRPC's call back, and never wait here. Of each direction one
 // buffer at most is held: the next is read when the last has been written, so an end that does not take stops one that
 // sends.
@@ -69,7 +52,8 @@ class TunnelService {
   // No more ends wait at once; what comes then is refused.
   static constexpr size_t kMaxWaiting = 64;
 
-  explicit TunnelService(TunnelGate gate, TunnelOptions options = {});
+  // partner_timeout: how long an end waits for the other.
+  explicit TunnelService(TunnelGate gate, Duration partner_timeout = std::chrono::seconds(30));
   // The server that runs it must have been shut down.
   ~TunnelService();
   TunnelService(const TunnelService&) = delete;
@@ -77,12 +61,6 @@ class TunnelService {
 
   // For ServerBuilder::RegisterService(), beside whatever else the server does.
   grpc::Service& grpc_service();
-
-  // Since the start; per boundary that has been joined.
-  std::map<int64_t, TunnelMeter> meters() const;
-
-  // Ends all, waiting or joined, of epochs before this one: of that run, or of any.
-  void drop(uint64_t before_epoch, const std::optional<std::string>& run = std::nullopt);
 
   // For good: ends all with this reason and refuses what comes. Before the server's own shutdown.
   void shutdown(const std::string& reason);

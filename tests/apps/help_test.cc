@@ -269,7 +269,6 @@ TEST(ManualPage, HasEveryCommandAndOptionAndNoneThatIsHidden) {
     }
   }
   EXPECT_EQ(page.find("thinpipe work"), std::string::npos);
-  EXPECT_EQ(page.find("--certificate-life"), std::string::npos);
 }
 
 TEST(ManualPage, NamesEveryVariableTheProgramReads) {

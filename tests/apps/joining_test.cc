@@ -199,45 +199,6 @@ TEST_F(Joining, NothingThatPassesTheRelayCanBeRead) {
   }
 }
 
-// The coordinator comes back when the certificates that the workers came with have run out: whoever has not renewed its
-// own is not let in any more.
-TEST_F(Joining, CertificatesAreRenewedWhileAWorkerLives) {
-  Arguments settings{kTwoStages, "train.steps=60"};
-  const auto expected = local_result(settings);
-  settings.push_back(kSlowLinks);
-  const auto run = program_ / "run";
-  const Arguments short_lives{"--certificate-life", "24", "--listen", "127.0.0.1"};
-  Arguments arguments{"serve", "small.toml", "--run-dir", run.string()};
-  arguments.insert(arguments.end(), short_lives.begin(), short_lives.end());
-  auto serving = serve(with(arguments, settings), "");
-  const auto text = invite(run, "", {"--uses", "2"});
-  auto a = join("a", text, "", {"--listen", "127.0.0.1"});
-  wait_until_in(*serving, "a");
-  auto b = join("b", text, "", {"--listen", "127.0.0.1"});
-  ASSERT_TRUE(serving->wait_until("the first step is done", [&] { return test::metrics_lines(run) > 0; }));
-  {
-    const test::Held held(a->pid());
-    ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);
-  }
-  for (const char* name : {"a-data", "b-data"}) {
-    std::set<std::string> seen;
-    const auto identity = fs::directory_iterator(program_ / name / "joined")->path() / "identity" / "identity.pem";
-    // A life begins anew at half of the last: the third certificate comes when the first runs out.
-    EXPECT_TRUE(serving->wait_until("it has its third certificate", [&] {
-      if (const auto pem = read_file(identity); pem) seen.insert(pem.value());
-      return seen.size() >= 3;
-    }));
-  }
-  serving->signal(SIGKILL);
-  EXPECT_EQ(serving->wait().exit_code, -1);
-  arguments = {"serve", "--run", run.string()};
-  arguments.insert(arguments.end(), short_lives.begin(), short_lives.end());
-  serving = serve(arguments, "");
-  ASSERT_EQ(program_.run({"resume", run.string()}).exit_code, 0);
-  for (auto* running : {a.get(), b.get(), serving.get()}) expect_ends_well(*running);
-  test::expect_same_result(run, expected);
-}
-
 TEST_F(Joining, WorksOverIPv6) {
   const auto run = program_ / "run";
   if (!has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";

@@ -1,5 +1,6 @@
 // The doors of a run that is being served: the coordinator's port and a worker's. Whoever comes with the wrong
-// credentials, or with the right ones for something else, is turned away, and the log says why.
+// credentials, or with the right ones for something else, is turned away. The log says why, except for those who do not
+// get past TLS.
 #include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -124,7 +125,6 @@ TEST_F(Doors, LetNobodyInWithBadCredentials) {
   EXPECT_TRUE(says("refused: Control from ipv4:127.0.0.1:"));
   EXPECT_TRUE(says("only the run's operator may"));
   EXPECT_TRUE(says("turned somebody away: ipv4:127.0.0.1:"));
-  EXPECT_TRUE(says("refused: a caller without a good certificate")) << serving_->err();
 }
 
 TEST_F(Doors, OfferNothingButJoinWithoutACertificate) {
@@ -144,7 +144,6 @@ TEST_F(Doors, OfferNothingButJoinWithoutACertificate) {
   ask(&Stub::GetStatus, control::StatusRequest(), control::RunStatus());
   ask(&Stub::Control, control::ControlRequest(), control::ControlReply());
   ask(&Stub::Invite, control::InviteRequest(), control::InviteReply());
-  ask(&Stub::Renew, control::RenewRequest(), control::RenewReply());
   {
     grpc::ClientContext context;
     expect_denied(stranger->Attend(&context)->Finish());
@@ -216,11 +215,9 @@ TEST_F(Doors, AreShutToWhoeverWasThrownOut) {
   const auto kicked = program_.run({"kick", "b-1", run_.string()});
   EXPECT_EQ(kicked.exit_code, 0);
   EXPECT_NE(kicked.out.find("nobody called b-1 has taken part"), std::string::npos) << kicked.out;
-  grpc::ClientContext context, renew_context;
+  grpc::ClientContext context;
   control::RunStatus status;
   EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&context, {}, &status)), Entry::kNotYou);
-  control::RenewReply reply;
-  EXPECT_EQ(entry_of(stub(member("b-1"))->Renew(&renew_context, {}, &reply)), Entry::kNotYou);
   EXPECT_TRUE(says("b-1 was removed from this run"));
   // The worker is told, too.
   EXPECT_TRUE(worker_->wait_until("it turns b-1 away", [&] {

@@ -32,7 +32,6 @@ class HarmfulLink final : public Link {
   }
   Result<std::vector<std::byte>> receive() override { return link_->receive(); }
   void close(std::string reason) override { link_->close(std::move(reason)); }
-  LinkMeter meter() const override { return link_->meter(); }
 
  private:
   void spoil(std::vector<std::byte>& message) const {

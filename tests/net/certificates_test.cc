@@ -16,7 +16,6 @@
 namespace thinpipe {
 namespace {
 
-using std::chrono::hours;
 using test::ScratchFolder;
 
 const WallTime kNow = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
@@ -38,11 +37,7 @@ std::string refusal(const Result<CertificateAuthority>& result) { return result 
 
 Identity identity_of(const CertificateAuthority& authority, const std::string& san) {
   const auto key = new_key_pem();
-  return {
-      authority.certificate_pem(),
-      authority.issue(certificate_request(key).take(), san, kNow - hours(1), kNow + hours(1), CertificateUsage::kBoth)
-          .take(),
-      key};
+  return {authority.certificate_pem(), authority.issue(certificate_request(key).take(), san).take(), key};
 }
 
 // What a command prints on both its outputs, and its exit status at the end.
@@ -164,14 +159,16 @@ TEST(CertificateAuthority, RefusesARunWhoseNameDoesNotFit) {
 TEST(CertificateAuthority, IssuesWhatIsAskedOfItAndNothingTheRequestSays) {
   const ScratchFolder scratch;
   const auto authority = authority_in(scratch.path());
-  const auto pem = authority.issue(request(), peer_name("a"), kNow, kNow + hours(24), CertificateUsage::kBoth).take();
-  const auto facts = read_certificate(pem).take();
-  EXPECT_EQ(facts.names, std::vector<std::string>{"a.peer.thinpipe"});
-  EXPECT_EQ(facts.not_before, kNow);
-  EXPECT_EQ(facts.not_after, kNow + hours(24));
-  EXPECT_GT(facts.serial_hex.size(), 24U);
-  const auto again = authority.issue(request(), peer_name("a"), kNow, kNow + hours(24), CertificateUsage::kBoth).take();
-  EXPECT_NE(read_certificate(again).take().serial_hex, facts.serial_hex);
+  const auto pem = authority.issue(request(), peer_name("a")).take();
+  EXPECT_EQ(certificate_names(pem).take(), std::vector<std::string>{"a.peer.thinpipe"});
+  X509* const certificate = test::x509_of(pem);
+  X509* const again = test::x509_of(authority.issue(request(), peer_name("a")).take());
+  X509* const own = test::x509_of(authority.certificate_pem());
+  EXPECT_EQ(ASN1_TIME_compare(X509_get0_notBefore(certificate), X509_get0_notBefore(own)), 0);
+  EXPECT_EQ(ASN1_TIME_compare(X509_get0_notAfter(certificate), X509_get0_notAfter(own)), 0);
+  EXPECT_GT(ASN1_STRING_length(X509_get0_serialNumber(certificate)), 12);
+  EXPECT_NE(ASN1_INTEGER_cmp(X509_get0_serialNumber(certificate), X509_get0_serialNumber(again)), 0);
+  for (auto* one : {certificate, again, own}) X509_free(one);
 }
 
 // A request with a subject, a name and a key of the asker's choice.
@@ -207,9 +204,8 @@ TEST(CertificateAuthority, TakesOnlyThePublicKeyFromAGreedyRequest) {
   const auto authority = authority_in(scratch.path());
   const auto key_pem = new_key_pem();
   EVP_PKEY* key = test::key_of(key_pem);
-  const auto pem =
-      authority.issue(greedy_request(key), peer_name("a"), kNow, kNow + hours(1), CertificateUsage::kClient).take();
-  EXPECT_EQ(read_certificate(pem).take().names, std::vector<std::string>{"a.peer.thinpipe"});
+  const auto pem = authority.issue(greedy_request(key), peer_name("a")).take();
+  EXPECT_EQ(certificate_names(pem).take(), std::vector<std::string>{"a.peer.thinpipe"});
   X509* certificate = test::x509_of(pem);
   EXPECT_EQ(X509_check_ca(certificate), 0);
   std::array<char, 100> name{};
@@ -224,7 +220,7 @@ TEST(CertificateAuthority, RefusesBadRequestsWithOneLine) {
   const ScratchFolder scratch;
   const auto authority = authority_in(scratch.path());
   const auto issue = [&](const std::string& asked, const std::string& san = "a.peer.thinpipe") {
-    const auto result = authority.issue(asked, san, kNow, kNow + hours(1), CertificateUsage::kBoth);
+    const auto result = authority.issue(asked, san);
     return result ? "" : result.error().message;
   };
   EVP_PKEY* p256 = EVP_EC_gen("P-256");
@@ -257,7 +253,6 @@ TEST(CertificateAuthority, RefusesBadRequestsWithOneLine) {
   for (const std::string san : {"", "a", "x.org", "a.peer.thinpipe,DNS:coordinator.thinpipe", "*.peer.thinpipe"}) {
     EXPECT_TRUE(holds(issue(good, san), "is no name of a run's member")) << san;
   }
-  EXPECT_FALSE(authority.issue(good, kOperatorName, kNow, kNow, CertificateUsage::kClient).ok());
 }
 
 TEST(CertificateAuthority, IsUnderstoodByTheOpenSslProgram) {
@@ -272,25 +267,19 @@ TEST(CertificateAuthority, IsUnderstoodByTheOpenSslProgram) {
                            "prime256v1"}) {
     EXPECT_TRUE(holds(shown_ca, part)) << part << "\n" << shown_ca;
   }
-  const std::pair<CertificateUsage, std::pair<bool, bool>> usages[] = {{CertificateUsage::kServer, {true, false}},
-                                                                       {CertificateUsage::kClient, {false, true}},
-                                                                       {CertificateUsage::kBoth, {true, true}}};
-  for (const auto& [usage, may] : usages) {
-    const auto leaf = (scratch / "leaf.pem").string();
-    const auto pem = authority.issue(request(), peer_name("a"), kNow - hours(1), kNow + hours(1), usage).take();
-    write_file_atomically(leaf, pem).take();
-    const auto verify = [&](const std::string& more) {
-      return holds(output_of(fmt::format("openssl verify -x509_strict -CAfile {} {} {}", ca, more, leaf)), "exit 0");
-    };
-    EXPECT_EQ(verify("-purpose sslserver -verify_hostname a.peer.thinpipe"), may.first);
-    EXPECT_EQ(verify("-purpose sslclient"), may.second);
-    EXPECT_FALSE(verify("-verify_hostname b.peer.thinpipe"));
-    EXPECT_FALSE(verify(fmt::format("-attime {}", std::chrono::system_clock::to_time_t(kNow + hours(2)))));
-    const auto shown = output_of("openssl x509 -noout -text -in " + leaf);
-    for (const auto* part : {"Subject: CN = a.peer.thinpipe", "Issuer: CN = thinpipe run run-1", "CA:FALSE",
-                             "DNS:a.peer.thinpipe\n", "ecdsa-with-SHA256"}) {
-      EXPECT_TRUE(holds(shown, part)) << part << "\n" << shown;
-    }
+  const auto leaf = (scratch / "leaf.pem").string();
+  write_file_atomically(leaf, authority.issue(request(), peer_name("a")).take()).take();
+  const auto verify = [&](const std::string& more) {
+    return holds(output_of(fmt::format("openssl verify -x509_strict -CAfile {} {} {}", ca, more, leaf)), "exit 0");
+  };
+  EXPECT_TRUE(verify("-purpose sslserver -verify_hostname a.peer.thinpipe"));
+  EXPECT_TRUE(verify("-purpose sslclient"));
+  EXPECT_FALSE(verify("-verify_hostname b.peer.thinpipe"));
+  EXPECT_FALSE(verify(fmt::format("-attime {}", std::chrono::system_clock::to_time_t(kNow + std::chrono::days(3651)))));
+  const auto shown = output_of("openssl x509 -noout -text -in " + leaf);
+  for (const auto* part : {"Subject: CN = a.peer.thinpipe", "Issuer: CN = thinpipe run run-1", "CA:FALSE",
+                           "DNS:a.peer.thinpipe\n", "ecdsa-with-SHA256"}) {
+    EXPECT_TRUE(holds(shown, part)) << part << "\n" << shown;
   }
 }
 
@@ -337,14 +326,12 @@ TEST(Identity, ThatDoesNotHoldTogetherIsRefusedByName) {
   EXPECT_TRUE(holds(load_identity(scratch / "own").error().message, "identity.pem"));
 }
 
-TEST(ReadCertificate, RefusesWhatIsNone) {
+TEST(CertificateNames, AreRefusedForWhatIsNotACertificate) {
   for (const auto& text : {std::string(), std::string("x"), new_key_pem(), request()}) {
-    const auto facts = read_certificate(text);
-    ASSERT_FALSE(facts.ok());
-    EXPECT_FALSE(holds(facts.error().message, "\n"));
+    const auto names = certificate_names(text);
+    ASSERT_FALSE(names.ok());
+    EXPECT_FALSE(holds(names.error().message, "\n"));
   }
-  const auto far = test::make_certificate({.until = std::chrono::hours(24 * 365 * 400)});
-  EXPECT_FALSE(read_certificate(far.pem).ok());
 }
 
 }  // namespace

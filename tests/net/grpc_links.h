@@ -17,10 +17,10 @@ inline constexpr size_t kMaxMessageBytes = size_t{8} << 20;
 inline Status let_in(const LinkHello&, const LinkCaller&) { return {}; }
 
 inline std::unique_ptr<LinkServer> start_server(LinkGate gate = let_in, size_t max_message_bytes = kMaxMessageBytes) {
-  return LinkServer::start("127.0.0.1:0", max_message_bytes, std::move(gate)).take();
+  return LinkServer::start({"127.0.0.1:0"}, max_message_bytes, std::move(gate)).take();
 }
 
-inline std::string address_of(const LinkServer& server) { return fmt::format("127.0.0.1:{}", server.port()); }
+inline std::string address_of(const LinkServer& server) { return fmt::format("127.0.0.1:{}", server.ports().front()); }
 
 inline LinkHello hello_for(int64_t boundary, uint64_t epoch = 1) { return {"a run", "a peer", boundary, epoch}; }
 

@@ -8,6 +8,7 @@
 #include <grpcpp/support/sync_stream.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 
 #include "net/grpc_links.h"
@@ -95,9 +96,10 @@ LinkHello hello_of(const std::string& peer, int64_t boundary = 0, uint64_t epoch
 
 TEST(LinkService, AnotherPeersStreamDoesNotDisplaceTheOneToTake) {
   std::promise<std::string> refused;
-  const auto server = LinkServer::start("127.0.0.1:0", kMaxMessageBytes, let_in, nullptr,
-                                        {.on_refused = [&](const std::string& why) { refused.set_value(why); }})
-                          .take();
+  const auto server =
+      LinkServer::start({"127.0.0.1:0"}, kMaxMessageBytes, let_in, nullptr, [&](const std::string& why) {
+        refused.set_value(why);
+      }).take();
   const auto upper = dial(*server, hello_of("ann"));
   const auto other = dial(*server, hello_of("bob"));
   const auto elsewhere = dial(*server, hello_of("bob", 1));
@@ -264,10 +266,11 @@ TEST(LinkService, ADiallerThatStopsWithoutAWordWakesASender) {
   const auto server = start_server();
   RawClient client(*server, kGoodMetadata);
   const auto link = server->service().wait_for(0, 1, "", {1, 1, kMaxMessageBytes}).take();
+  std::atomic<int> sent = 0;
   std::thread sender([&] {
-    while (link->send(MessageBytes(kMaxMessageBytes)).ok()) continue;
+    while (link->send(MessageBytes(kMaxMessageBytes)).ok()) ++sent;
   });
-  while (link->meter().messages_sent < 2) std::this_thread::yield();  // one is being written, one queued
+  while (sent < 2) std::this_thread::yield();  // one is being written, one queued
   client.half_close();
   sender.join();
 }

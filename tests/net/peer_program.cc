@@ -23,31 +23,26 @@ constexpr LinkLimits kLimits{kTransferCapacity, 1, kTransferMessageBytes};
 
 Status receive(const std::string& listen_address, int64_t messages) {
   const auto gate = [](const LinkHello&, const LinkCaller&) { return Status{}; };
-  auto server = LinkServer::start(listen_address, kTransferMessageBytes, gate);
-  if (!server) return server.error();
-  std::printf("%d\n", server.value()->port());
+  const auto server = TRY(LinkServer::start({listen_address}, kTransferMessageBytes, gate));
+  std::printf("%d\n", server->ports().front());
   std::fflush(stdout);
-  auto link = server.value()->service().wait_for(0, 0, "", kLimits);
-  if (!link) return link.error();
-  const auto rate = receive_transfer(*link.value(), messages);
-  if (!rate) return rate.error();
-  std::printf("%.0f\n", rate.value());
+  const auto link = TRY(server->service().wait_for(0, 0, "", kLimits));
+  const double rate = TRY(receive_transfer(*link, messages));
+  std::printf("%.0f\n", rate);
   std::fflush(stdout);
-  (void)link.value()->receive().ok();  // the sender closes first, with the answer in its hands
+  (void)link->receive().ok();  // the sender closes first, with the answer in its hands
   return {};
 }
 
 Status send(const std::string& address, int64_t messages) {
-  auto link = dial_link(address, {"run", "peer", 0, 0}, kLimits, std::chrono::minutes(2));
-  if (!link) return link.error();
-  return send_transfer(*link.value(), messages);
+  const auto link = TRY(dial_link(address, {"run", "peer", 0, 0}, kLimits, std::chrono::minutes(2)));
+  return send_transfer(*link, messages);
 }
 
 Status relayed(const std::string& relay, const std::string& accepts_at) {
   prepare_grpc();
   const auto channel = grpc::CreateChannel(relay, grpc::InsecureChannelCredentials());
-  const auto tunnel = Tunnel::open(channel, {"a run", 0, 1, false}, {.accepts_at = accepts_at});
-  if (!tunnel) return tunnel.error();
+  const auto tunnel = TRY(Tunnel::open(channel, {"a run", 0, 1, false}, {.accepts_at = accepts_at}));
   std::printf("joined\n");
   std::fflush(stdout);
   ::pause();

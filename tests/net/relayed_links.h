@@ -10,7 +10,10 @@
 
 #include <future>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,8 +28,8 @@ inline Status let_through(const TunnelHello&, const LinkCaller&) { return {}; }
 
 class RelayServer {
  public:
-  explicit RelayServer(TunnelGate gate = let_through, TunnelOptions options = {})
-      : service_(std::move(gate), std::move(options)) {
+  explicit RelayServer(TunnelGate gate = let_through, Duration partner_timeout = std::chrono::seconds(30))
+      : service_(std::move(gate), partner_timeout) {
     prepare_grpc();
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -95,6 +98,62 @@ struct SocketTunnel {
   TunnelEnds ends;
   LocalSocket near;  // at the dialling end
   LocalSocket far;
+};
+
+// A socket in front of a tunnel's dialling end, which remembers all bytes that pass: those the relay sees.
+class Wiretap {
+ public:
+  explicit Wiretap(const Tunnel& dialling)
+      : behind_(LocalSocket::connect(dialling.local_address(), kDialTimeout).take()), thread_([this] { run(); }) {}
+  ~Wiretap() {
+    {
+      const std::lock_guard lock(mutex_);
+      for (auto* socket : {&listener_, &front_, &behind_}) socket->interrupt();
+    }
+    thread_.join();
+  }
+
+  // To dial instead of the tunnel's.
+  std::string address() const { return address_; }
+  std::string down() const { return seen(down_); }
+  std::string up() const { return seen(up_); }
+
+ private:
+  void run() {
+    auto accepted = listener_.accept();
+    if (!accepted) return;
+    {
+      const std::lock_guard lock(mutex_);
+      front_ = std::move(accepted.value());
+    }
+    std::thread up([this] { move(behind_, front_, up_); });
+    move(front_, behind_, down_);
+    up.join();
+  }
+
+  void move(LocalSocket& from, LocalSocket& to, std::string& passed) {
+    std::vector<std::byte> room(1 << 16);
+    for (auto got = from.receive(room); got && got.value() > 0; got = from.receive(room)) {
+      {
+        const std::lock_guard lock(mutex_);
+        passed.append(reinterpret_cast<const char*>(room.data()), got.value());
+      }
+      if (!to.send(std::span(room).first(got.value()))) break;
+    }
+    to.end_sending();
+  }
+
+  std::string seen(const std::string& passed) const {
+    const std::lock_guard lock(mutex_);
+    return passed;
+  }
+
+  mutable std::mutex mutex_;  // changes of front_, and the bytes
+  LocalSocket listener_ = LocalSocket::listen().take();
+  const std::string address_ = listener_.address();
+  LocalSocket front_, behind_;
+  std::string down_, up_;
+  std::thread thread_;
 };
 
 // For the suite of all links.

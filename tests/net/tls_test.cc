@@ -29,7 +29,6 @@ namespace {
 using std::chrono::hours;
 using test::SomeRun;
 
-const WallTime kNow = test::kCredentialsNow;
 const std::string kWanted = "wanted.peer.thinpipe";
 
 // A server of links that lets in whoever proves exactly one name, the wanted one, and remembers who came to its gate.
@@ -37,11 +36,11 @@ class GuardedServer {
  public:
   explicit GuardedServer(std::shared_ptr<grpc::ServerCredentials> credentials)
       : server_(LinkServer::start(
-                    "127.0.0.1:0", kMaxMessageBytes,
+                    {"127.0.0.1:0"}, kMaxMessageBytes,
                     [this](const LinkHello&, const Caller& caller) { return gate(caller); }, std::move(credentials))
                     .take()) {}
 
-  int port() const { return server_->port(); }
+  int port() const { return server_->ports().front(); }
   std::vector<Caller> callers() {
     const std::lock_guard lock(mutex_);
     return callers_;
@@ -61,14 +60,9 @@ class GuardedServer {
   std::unique_ptr<LinkServer> server_;
 };
 
-// Opens a stream: "in" when it was let in, else how it ended. Also the certificate that the server showed.
-struct Attempt {
-  std::string outcome;
-  std::string server_pem;
-};
-
-Attempt attempt(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                grpc::ChannelArguments arguments = {}, const std::string& expected = kCoordinatorName) {
+// Opens a stream: "in" when it was let in, else how it ended.
+std::string attempt(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                    grpc::ChannelArguments arguments = {}, const std::string& expected = kCoordinatorName) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   expect_name(arguments, expected);
@@ -85,33 +79,27 @@ Attempt attempt(const std::string& address, const std::shared_ptr<grpc::ChannelC
       Factory::Create(channel.get(), method, &context));
   stream->WaitForInitialMetadata();
   const bool in = context.GetServerInitialMetadata().contains(kAcceptedKey);
-  std::string pem;
-  if (const auto proven = context.auth_context()) {
-    for (const auto& text : proven->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME))
-      pem.assign(text.data(), text.size());
-  }
   if (in) context.TryCancel();
   const auto status = stream->Finish();
-  if (in) return {"in", pem};
-  return {status.error_code() == grpc::StatusCode::PERMISSION_DENIED ? status.error_message()
-          : status.error_code() == grpc::StatusCode::UNAVAILABLE
-              ? "no connection"
-              : fmt::format("{}: {}", static_cast<int>(status.error_code()), status.error_message()),
-          pem};
+  if (in) return "in";
+  return status.error_code() == grpc::StatusCode::PERMISSION_DENIED ? status.error_message()
+         : status.error_code() == grpc::StatusCode::UNAVAILABLE
+             ? "no connection"
+             : fmt::format("{}: {}", static_cast<int>(status.error_code()), status.error_message());
 }
 
-Attempt attempt(const GuardedServer& server, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                const grpc::ChannelArguments& arguments = {}, const std::string& expected = kCoordinatorName) {
+std::string attempt(const GuardedServer& server, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                    const grpc::ChannelArguments& arguments = {}, const std::string& expected = kCoordinatorName) {
   return attempt(fmt::format("127.0.0.1:{}", server.port()), credentials, arguments, expected);
 }
 
-Attempt attempt(const GuardedServer& server, const Identity& identity) {
+std::string attempt(const GuardedServer& server, const Identity& identity) {
   return attempt(server, tls_channel(identity));
 }
 
 TEST(Tls, LetsInTheRightCallersAndNoneOfManyWrongOnes) {
   const SomeRun run;
-  GuardedServer server(tls_server(run.member(kCoordinatorName, CertificateUsage::kServer), true));
+  GuardedServer server(tls_server(run.member(kCoordinatorName), true));
   const auto good = test::good_credentials(run, kWanted);
   const auto bad = test::bad_credentials(run, kWanted);
   EXPECT_GE(bad.size(), 100U);
@@ -120,32 +108,31 @@ TEST(Tls, LetsInTheRightCallersAndNoneOfManyWrongOnes) {
   for (const auto& cases : {good, bad, good}) {
     for (const auto& one : cases) {
       const char* expected[] = {"in", "not you", "no connection"};
-      EXPECT_EQ(attempt(server, one.identity).outcome, expected[static_cast<int>(one.entry)]) << one.what;
+      EXPECT_EQ(attempt(server, one.identity), expected[static_cast<int>(one.entry)]) << one.what;
       if (one.entry != test::Entry::kNoConnection) ++at_the_gate;
     }
   }
-  EXPECT_EQ(attempt(server, tls_channel_without_identity(run.root.pem)).outcome, "no connection");
-  EXPECT_EQ(attempt(server, grpc::InsecureChannelCredentials()).outcome, "no connection");
+  EXPECT_EQ(attempt(server, tls_channel_without_identity(run.root.pem)), "no connection");
+  EXPECT_EQ(attempt(server, grpc::InsecureChannelCredentials()), "no connection");
   EXPECT_EQ(server.callers().size(), at_the_gate);  // a refused handshake never gets so far
 }
 
 TEST(Tls, LetsAStrangerInAsSuchWhereACertificateIsOnlyAskedFor) {
   const SomeRun run;
-  GuardedServer server(tls_server(run.member(kCoordinatorName, CertificateUsage::kServer), false));
-  EXPECT_EQ(attempt(server, tls_channel_without_identity(run.root.pem)).outcome, "who are you?");
+  GuardedServer server(tls_server(run.member(kCoordinatorName), false));
+  EXPECT_EQ(attempt(server, tls_channel_without_identity(run.root.pem)), "who are you?");
   ASSERT_EQ(server.callers().size(), 1U);
   EXPECT_FALSE(server.callers()[0].authenticated);
   EXPECT_TRUE(server.callers()[0].names.empty());
   EXPECT_TRUE(server.callers()[0].address.starts_with("ipv4:127.0.0.1:")) << server.callers()[0].address;
-  EXPECT_EQ(attempt(server, run.member(kWanted)).outcome, "in");
+  EXPECT_EQ(attempt(server, run.member(kWanted)), "in");
   // A bad certificate is worse than none.
   const SomeRun other;
-  EXPECT_EQ(attempt(server, {run.root.pem, other.member(kWanted).certificate_pem, new_key_pem()}).outcome,
-            "no connection");
+  EXPECT_EQ(attempt(server, {run.root.pem, other.member(kWanted).certificate_pem, new_key_pem()}), "no connection");
   auto stranger = other.member(kWanted);
   stranger.ca_pem = run.root.pem;
-  EXPECT_EQ(attempt(server, stranger).outcome, "no connection");
-  EXPECT_EQ(attempt(server, run.ordered({.names = {{GEN_DNS, kWanted}}, .until = hours(-1) / 2}, run.root)).outcome,
+  EXPECT_EQ(attempt(server, stranger), "no connection");
+  EXPECT_EQ(attempt(server, run.ordered({.names = {{GEN_DNS, kWanted}}, .until = hours(-1) / 2}, run.root)),
             "no connection");
   EXPECT_EQ(server.callers().size(), 2U);
 }
@@ -156,17 +143,22 @@ TEST(Tls, ClientTalksToTheServerOfTheExpectedNameAlone) {
   const auto client = tls_channel(run.member(kWanted));
   const auto outcome = [&](const Identity& of_server, const std::string& expected) {
     GuardedServer server(tls_server(of_server, true));
-    const auto result = attempt(server, client, {}, expected).outcome;
+    const auto result = attempt(server, client, {}, expected);
     EXPECT_EQ(server.callers().size(), result == "in" ? 1U : 0U);
     return result;
   };
-  EXPECT_EQ(outcome(run.member(kCoordinatorName, CertificateUsage::kServer), kCoordinatorName), "in");
+  EXPECT_EQ(outcome(run.member(kCoordinatorName), kCoordinatorName), "in");
   EXPECT_EQ(outcome(run.member(peer_name("b")), peer_name("b")), "in");
   EXPECT_EQ(outcome(run.member(peer_name("b")), peer_name("c")), "no connection");
   EXPECT_EQ(outcome(run.member(peer_name("b")), kCoordinatorName), "no connection");
-  EXPECT_EQ(outcome(run.member(kCoordinatorName, CertificateUsage::kClient), kCoordinatorName), "no connection");
-  EXPECT_EQ(outcome(run.member(kCoordinatorName, CertificateUsage::kServer, kNow - hours(1) / 2), kCoordinatorName),
-            "no connection");
+  const test::CertificateOrder order{.names = {{GEN_DNS, kCoordinatorName}}, .extended_usage = "serverAuth"};
+  EXPECT_EQ(outcome(run.ordered(order, run.root), kCoordinatorName), "in");
+  auto clients = order;
+  clients.extended_usage = "clientAuth";
+  EXPECT_EQ(outcome(run.ordered(clients, run.root), kCoordinatorName), "no connection");
+  auto expired = order;
+  expired.until = hours(-1) / 2;
+  EXPECT_EQ(outcome(run.ordered(expired, run.root), kCoordinatorName), "no connection");
   auto stranger = other.member(kCoordinatorName);
   stranger.ca_pem = run.root.pem;  // it would let the client in
   EXPECT_EQ(outcome(stranger, kCoordinatorName), "no connection");
@@ -176,53 +168,20 @@ TEST(Tls, ServerWithoutAWholeIdentityDoesNotListen) {
   const SomeRun run;
   auto broken = run.member(kCoordinatorName);
   broken.key_pem = new_key_pem();
-  EXPECT_FALSE(LinkServer::start("127.0.0.1:0", kMaxMessageBytes, let_in, tls_server(broken, true)).ok());
-  EXPECT_FALSE(LinkServer::start("127.0.0.1:0", kMaxMessageBytes, let_in,
-                                 tls_server(std::make_shared<RenewableIdentity>(broken), true))
-                   .ok());
-}
-
-TEST(Tls, NewConnectionsSeeARenewedIdentity) {
-  const SomeRun run;
-  const auto first = run.member(kCoordinatorName);
-  const auto second = run.member(kCoordinatorName);
-  const auto identity = std::make_shared<RenewableIdentity>(first);
-  GuardedServer server(tls_server(identity, true));
-  const auto client = run.member(kWanted);
-  const auto serial = [](const std::string& pem) { return read_certificate(pem).take().serial_hex; };
-  const auto shown = [&] {
-    const auto result = attempt(server, client);
-    EXPECT_EQ(result.outcome, "in");
-    return serial(result.server_pem);
-  };
-  EXPECT_EQ(shown(), serial(first.certificate_pem));
-  EXPECT_EQ(shown(), serial(first.certificate_pem));
-
-  auto broken = run.member(kCoordinatorName);
-  broken.key_pem = new_key_pem();
-  EXPECT_FALSE(identity->renew(broken).ok());
-  EXPECT_EQ(shown(), serial(first.certificate_pem));
-
-  ASSERT_TRUE(identity->renew(second).ok());
-  EXPECT_EQ(shown(), serial(second.certificate_pem));
-  EXPECT_EQ(shown(), serial(second.certificate_pem));
-  // And is as strict as before.
-  EXPECT_EQ(attempt(server, run.member(peer_name("other"))).outcome, "not you");
-  EXPECT_EQ(attempt(server, tls_channel_without_identity(run.root.pem)).outcome, "no connection");
+  EXPECT_FALSE(LinkServer::start({"127.0.0.1:0"}, kMaxMessageBytes, let_in, tls_server(broken, true)).ok());
 }
 
 // A session of a client that keeps them; a resumed one shows no certificate.
 TEST(Tls, SessionTakenUpAgainProvesNothing) {
   const SomeRun run;
-  GuardedServer server(tls_server(run.member(kCoordinatorName, CertificateUsage::kServer), false));
+  GuardedServer server(tls_server(run.member(kCoordinatorName), false));
   const auto client = tls_channel(run.member(kWanted));
   grpc_ssl_session_cache* cache = grpc_ssl_session_cache_create_lru(4);
   const auto argument = grpc_ssl_session_cache_create_channel_arg(cache);
   grpc::ChannelArguments arguments;
   arguments.SetPointerWithVtable(argument.key, argument.value.pointer.p, argument.value.pointer.vtable);
-  EXPECT_EQ(attempt(server, client, arguments).outcome, "in");
-  std::string second = attempt(server, client, arguments).outcome;
-  EXPECT_EQ(second, "who are you?");
+  EXPECT_EQ(attempt(server, client, arguments), "in");
+  EXPECT_EQ(attempt(server, client, arguments), "who are you?");
   grpc_ssl_session_cache_destroy(cache);
 }
 
@@ -258,16 +217,12 @@ std::string handshake(int port, int version, const Identity& identity) {
 
 TEST(Tls, SpeaksNothingOlderThan12) {
   const SomeRun run;
-  const auto own = run.member(kCoordinatorName);
   const auto client = run.member(kWanted);
-  GuardedServer fixed(tls_server(own, true));
-  GuardedServer renewable(tls_server(std::make_shared<RenewableIdentity>(own), true));
-  for (const auto* server : {&fixed, &renewable}) {
-    EXPECT_EQ(handshake(server->port(), TLS1_VERSION, client), "refused");
-    EXPECT_EQ(handshake(server->port(), TLS1_1_VERSION, client), "refused");
-    EXPECT_EQ(handshake(server->port(), TLS1_2_VERSION, client), "TLSv1.2");
-    EXPECT_EQ(handshake(server->port(), TLS1_3_VERSION, client), "TLSv1.3");
-  }
+  const GuardedServer server(tls_server(run.member(kCoordinatorName), true));
+  EXPECT_EQ(handshake(server.port(), TLS1_VERSION, client), "refused");
+  EXPECT_EQ(handshake(server.port(), TLS1_1_VERSION, client), "refused");
+  EXPECT_EQ(handshake(server.port(), TLS1_2_VERSION, client), "TLSv1.2");
+  EXPECT_EQ(handshake(server.port(), TLS1_3_VERSION, client), "TLSv1.3");
 }
 
 }  // namespace

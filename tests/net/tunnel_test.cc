@@ -1,5 +1,5 @@
 // Relayed paths: the common suite of links over one, the bytes that pass, what stops a sender, and how an end learns
-// why it ended.
+// that the other is gone.
 #include "net/tunnel.h"
 
 #include <gtest/gtest.h>
@@ -47,10 +47,10 @@ MessageBytes receive_bytes(LocalSocket& socket, size_t count) {
   return ::testing::AssertionSuccess();
 }
 
-// Once it has one; an end that never has shows as a test that hangs.
-Error failure_of(const Tunnel& tunnel) {
-  while (tunnel.failure().empty()) std::this_thread::yield();
-  return {tunnel.failure()};
+// Whoever connects is refused, or finds the connection at its end: the tunnel may not know yet that it has ended.
+::testing::AssertionResult leads_nowhere(const Tunnel& dialling) {
+  auto socket = LocalSocket::connect(dialling.local_address(), kDialTimeout);
+  return socket ? at_its_end(socket.value()) : ::testing::AssertionSuccess();
 }
 
 void expect_connected(SocketTunnel& tunnel, uint64_t seed) {
@@ -74,7 +74,6 @@ TEST(Tunnel, PassesBytesUnchangedBothWaysAtOnce) {
   EXPECT_EQ(hash_of(receive_bytes(tunnel.far, down.size())), hash_of(down));
   for (auto* thread : {&above, &below, &reader}) thread->join();
   EXPECT_EQ(arrived_up, hash_of(up));
-  EXPECT_EQ(relay.service().meters().at(3), (TunnelMeter{down.size(), up.size()}));
 }
 
 TEST(Tunnel, AWayThatIsClosedLeavesTheOtherOpen) {
@@ -91,7 +90,6 @@ TEST(Tunnel, AWayThatIsClosedLeavesTheOtherOpen) {
     sender.join();
     second.end_sending();
     EXPECT_TRUE(at_its_end(first));
-    for (const auto& end : {&tunnel.ends.dialling, &tunnel.ends.accepting}) EXPECT_EQ((*end)->failure(), "");
   }
 }
 
@@ -128,7 +126,6 @@ TEST(Tunnel, TwoBoundariesAtOnceDoNotMix) {
   expect_connected(five, 2);
   expect_connected(six_later, 3);
   expect_connected(six, 4);
-  EXPECT_EQ(relay.service().meters().size(), 2u);
 }
 
 TEST(Tunnel, TakesOneConnectionAndNoSecond) {
@@ -141,7 +138,7 @@ TEST(Tunnel, TakesOneConnectionAndNoSecond) {
 }
 
 TEST(Tunnel, AnEndWhosePartnerNeverComesIsToldSo) {
-  RelayServer relay(let_through, {.partner_timeout = std::chrono::milliseconds(20)});
+  RelayServer relay(let_through, std::chrono::milliseconds(20));
   const auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true, 4, 7));
   ASSERT_FALSE(dialling.ok());
   EXPECT_TRUE(
@@ -156,14 +153,6 @@ TEST(Tunnel, GivesUpOnARelayThatNeverAnswers) {
   const auto end = Tunnel::open(relay.channel(), tunnel_hello(true), {.timeout = std::chrono::milliseconds(20)});
   ASSERT_FALSE(end.ok());
   EXPECT_TRUE(holds(end.error(), "no answer of the relay within 20ms"));
-}
-
-TEST(Tunnel, SaysThatThereIsNoRelay) {
-  RelayServer relay;
-  relay.kill();
-  const auto end = Tunnel::open(relay.channel(), tunnel_hello(true));
-  ASSERT_FALSE(end.ok());
-  EXPECT_TRUE(holds(end.error(), "Connection refused"));
 }
 
 TEST(Tunnel, AWaitEndsWhenItIsToldTo) {
@@ -181,17 +170,14 @@ TEST(Tunnel, AWaitEndsWhenItIsToldTo) {
   EXPECT_TRUE(holds(opened.error(), "no longer waiting for the other end"));
 }
 
-TEST(Tunnel, AnEndThatVanishesEndsTheOtherWithAReason) {
+TEST(Tunnel, AnEndThatVanishesEndsTheOther) {
   for (const bool dialling_goes : {true, false}) {
     RelayServer relay;
     SocketTunnel tunnel(relay);
     expect_connected(tunnel, 1);
     auto& gone = dialling_goes ? tunnel.ends.dialling : tunnel.ends.accepting;
-    auto& left = dialling_goes ? tunnel.ends.accepting : tunnel.ends.dialling;
     gone.reset();
     EXPECT_TRUE(at_its_end(dialling_goes ? tunnel.far : tunnel.near));
-    EXPECT_TRUE(holds(failure_of(*left), fmt::format("the {} end of the tunnel of boundary 0, epoch 1 is gone",
-                                                     dialling_goes ? "dialling" : "accepting")));
   }
 }
 
@@ -200,8 +186,7 @@ TEST(Tunnel, AnEndThatVanishesIsNoticedBeforeAnyoneConnects) {
   const auto listener = LocalSocket::listen().take();
   auto ends = open_ends(relay, listener.address());
   ends.accepting.reset();
-  EXPECT_TRUE(holds(failure_of(*ends.dialling), "the accepting end"));
-  EXPECT_FALSE(LocalSocket::connect(ends.dialling->local_address(), kDialTimeout).ok());
+  EXPECT_TRUE(leads_nowhere(*ends.dialling));
 }
 
 // The writer fills everything there is between it and one that takes nothing.
@@ -211,14 +196,13 @@ TEST(Tunnel, AnEndThatVanishesIsNoticedWhileNothingMoves) {
   std::thread writer([&] {
     while (tunnel.near.send(MessageBytes(1 << 16)).ok()) continue;
   });
-  while (relay.service().meters().at(0).bytes_down < (1 << 16)) std::this_thread::yield();
+  EXPECT_EQ(receive_bytes(tunnel.far, 1).size(), 1u);
   tunnel.ends.dialling.reset();
   tunnel.near.interrupt();
   writer.join();
   std::byte room[1000];
   auto got = tunnel.far.receive(room);
   while (got && got.value() > 0) got = tunnel.far.receive(room);
-  EXPECT_FALSE(failure_of(*tunnel.ends.accepting).message.empty());
 }
 
 TEST(Tunnel, DestroyingAnEndDoesNotWaitForOneThatTakesNothing) {
@@ -227,14 +211,14 @@ TEST(Tunnel, DestroyingAnEndDoesNotWaitForOneThatTakesNothing) {
   std::thread writer([&] {
     while (tunnel.near.send(MessageBytes(1 << 16)).ok()) continue;
   });
-  while (relay.service().meters().at(0).bytes_down < (1 << 16)) std::this_thread::yield();
+  EXPECT_EQ(receive_bytes(tunnel.far, 1).size(), 1u);
   tunnel.ends.accepting.reset();
   tunnel.ends.dialling.reset();
   tunnel.near.interrupt();
   writer.join();
 }
 
-TEST(Tunnel, AnEndWhoseProcessIsKilledEndsTheOtherWithAReason) {
+TEST(Tunnel, AnEndWhoseProcessIsKilledEndsTheOther) {
   RelayServer relay;
   auto listener = LocalSocket::listen().take();
   test::PeerProcess peer(
@@ -247,16 +231,13 @@ TEST(Tunnel, AnEndWhoseProcessIsKilledEndsTheOtherWithAReason) {
   EXPECT_EQ(receive_bytes(near, 10).size(), 10u);
   peer.kill();
   EXPECT_TRUE(at_its_end(near));
-  EXPECT_TRUE(holds(failure_of(*dialling), "the accepting end of the tunnel of boundary 0, epoch 1 is gone"));
 }
 
-TEST(Tunnel, AShutdownGivesBothEndsItsReasonAndRefusesMore) {
+TEST(Tunnel, AShutdownEndsBothEndsAndRefusesMoreWithItsReason) {
   RelayServer relay;
   SocketTunnel tunnel(relay);
   expect_connected(tunnel, 1);
   relay.service().shutdown("the coordinator goes home");
-  EXPECT_TRUE(holds(failure_of(*tunnel.ends.dialling), "the coordinator goes home"));
-  EXPECT_TRUE(holds(failure_of(*tunnel.ends.accepting), "the coordinator goes home"));
   EXPECT_TRUE(at_its_end(tunnel.near));
   EXPECT_TRUE(at_its_end(tunnel.far));
   const auto late = Tunnel::open(relay.channel(), tunnel_hello(true));
@@ -269,8 +250,6 @@ TEST(Tunnel, ARelayThatDiesEndsBothEnds) {
   SocketTunnel tunnel(relay);
   expect_connected(tunnel, 1);
   relay.kill();
-  EXPECT_FALSE(failure_of(*tunnel.ends.dialling).message.empty());
-  EXPECT_FALSE(failure_of(*tunnel.ends.accepting).message.empty());
   EXPECT_TRUE(at_its_end(tunnel.near));
   EXPECT_TRUE(at_its_end(tunnel.far));
 }
@@ -287,7 +266,7 @@ TEST(Tunnel, AnEndWithoutItsOwnServerFailsForBoth) {
   const auto opened = accepting.get();
   ASSERT_FALSE(opened.ok());
   EXPECT_TRUE(holds(opened.error(), "cannot connect to " + nobody + ": Connection refused"));
-  EXPECT_TRUE(holds(failure_of(*dialling), "the accepting end"));
+  EXPECT_TRUE(leads_nowhere(*dialling));
 }
 
 TEST(Tunnel, TakesNoAddressButALoopbackOne) {
