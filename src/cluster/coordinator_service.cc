@@ -84,7 +84,7 @@ CoordinatorService::CoordinatorService(RunIdentity identity, RunDoor door, RunSt
       checkpoints_(identity_.folder / "checkpoints", identity_.run),
       logs_(identity_.folder, {identity_.config.train.steps, identity_.config.train.eval_every}),
       tunnels_([this](const TunnelHello& hello, const LinkCaller& caller) { return may_tunnel(hello, caller); },
-               {.partner_timeout = kPartnerPatience}) {}
+               kPartnerPatience) {}
 
 CoordinatorService::~CoordinatorService() = default;
 

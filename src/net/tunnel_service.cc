@@ -222,11 +222,19 @@ class TunnelService::Relay final : public grpc::Service {
                           }));
   }
 
+  void drop(uint64_t before_epoch) {
+    const std::lock_guard lock(shared_->mutex);
+    const auto ends = shared_->ends;  // ending changes it
+    for (const auto& end : ends) {
+      if (end->hello().epoch < before_epoch) end->end_both(fmt::format("epoch {} has begun", before_epoch));
+    }
+  }
+
   void shutdown(const std::string& reason) {
     const std::lock_guard lock(shared_->mutex);
     if (shared_->shut_down) return;
     shared_->shut_down = one_line(reason);
-    const auto ends = shared_->ends;  // ending changes it
+    const auto ends = shared_->ends;
     for (const auto& end : ends) end->end_both(*shared_->shut_down);
   }
 
@@ -239,6 +247,7 @@ TunnelService::TunnelService(TunnelGate gate, Duration partner_timeout)
 TunnelService::~TunnelService() = default;
 
 grpc::Service& TunnelService::grpc_service() { return *relay_; }
+void TunnelService::drop(uint64_t before_epoch) { relay_->drop(before_epoch); }
 void TunnelService::shutdown(const std::string& reason) { relay_->shutdown(reason); }
 
 }  // namespace thinpipe

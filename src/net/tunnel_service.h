@@ -62,6 +62,9 @@ class TunnelService {
   // For ServerBuilder::RegisterService(), beside whatever else the server does.
   grpc::Service& grpc_service();
 
+  // Ends all of epochs before this one, waiting or joined.
+  void drop(uint64_t before_epoch);
+
   // For good: ends all with this reason and refuses what comes. Before the server's own shutdown.
   void shutdown(const std::string& reason);
 

@@ -220,6 +220,23 @@ TEST(TunnelService, AnEndThatComesAgainEndsTheTunnelItWasIn) {
   EXPECT_TRUE(again.joined());
 }
 
+TEST(TunnelService, DropsWhatIsOfEarlierEpochs) {
+  RelayServer relay;
+  const auto end = [&](const std::string& epoch, bool dials) {
+    auto metadata = metadata_for(dials);
+    metadata[2].second = epoch;
+    return std::make_unique<RawEnd>(relay, metadata);
+  };
+  const auto old = end("1", true), old_partner = end("1", false);
+  const auto now = end("2", true), now_partner = end("2", false);
+  for (const auto* each : {&old, &old_partner, &now, &now_partner}) ASSERT_TRUE((*each)->joined());
+  relay.service().drop(2);
+  EXPECT_TRUE(holds(old->reason(), "epoch 2 has begun"));
+  EXPECT_TRUE(holds(old_partner->reason(), "epoch 2 has begun"));
+  EXPECT_TRUE(now->write(3));
+  EXPECT_EQ(now_partner->read(), 3u);
+}
+
 // Calls on one connection and one queue: a thread and a connection each would be a test of the machine.
 class ManyEnds {
  public:
