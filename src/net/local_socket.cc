@@ -3,7 +3,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>  // beside which netinet/tcp.h cannot stand
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
