@@ -65,7 +65,7 @@ struct HeaderError {
 };
 
 // A value as it may stand in an error.
-std::string shown(const Json& value) {
+std::string value_for_error(const Json& value) {
   if (value.is_string()) return quoted_for_error(value.get_ref<const std::string&>());
   return value.is_structured() ? value.type_name() : value.dump();
 }
@@ -119,7 +119,7 @@ class HeaderReader {
   void begin_entry(const std::string& name) {
     name_ = name;
     if (!names_.insert(name).second) refuse("is listed twice");
-    if (entries.size() == kMaxSafetensorsTensors) {
+    if (name != kMetadataName && entries.size() == kMaxSafetensorsTensors) {
       throw HeaderError{fmt::format("has more than {} tensors", kMaxSafetensorsTensors)};
     }
   }
@@ -143,7 +143,8 @@ class HeaderReader {
     const Json& dtype = object["dtype"];
     const auto known = dtype.is_string() ? dtype_from_name(dtype.get_ref<const std::string&>()) : std::nullopt;
     if (!known) {
-      refuse(fmt::format("dtype {} is not one of F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL", shown(dtype)));
+      refuse(fmt::format("dtype {} is not one of F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL",
+                         value_for_error(dtype)));
     }
     const auto offsets = numbers(object["data_offsets"], "data_offsets");
     if (offsets.size() != 2) refuse("data_offsets needs exactly 2 numbers");
@@ -155,7 +156,7 @@ class HeaderReader {
     if (!list.is_array()) refuse(fmt::format("{} is a {}, needs a list of numbers", field, list.type_name()));
     for (const Json& number : list) {
       if (!number.is_number_unsigned() || number.get<uint64_t>() > INT64_MAX) {
-        refuse(fmt::format("{} has {}, needs whole numbers from 0 to {}", field, shown(number), INT64_MAX));
+        refuse(fmt::format("{} has {}, needs whole numbers from 0 to {}", field, value_for_error(number), INT64_MAX));
       }
       found.push_back(number.get<int64_t>());
     }

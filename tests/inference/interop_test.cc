@@ -128,7 +128,7 @@ class LlamaCppTest : public testing::Test {
     config.model = dense_model_of(shape);
     config.data.vocab = shape.vocab;
     config.train.precision = Precision::kFloat64;
-    const ModelFiles files{"made-up", config, std::nullopt, tiny_tokenizer(),
+    const ModelFiles files{"made-up", config, std::nullopt, Tokenizer::parse(tiny_tokenizer().model(), "tiny").take(),
                            [&, values = stored_llama(shape, type)](const std::string& name) {
                              return dense_parameter(shape, values, name);
                            }};
