@@ -17,8 +17,8 @@ void add_serve_command(CLI::App& app);
 void add_work_command(CLI::App& app);
 void add_run_commands(CLI::App& app);        // runs, show, status, pause, resume
 void add_join_commands(CLI::App& app);       // invite, kick, join, doctor
-void add_data_commands(CLI::App& app);       // data prepare, list, inspect, verify
-void add_tokenizer_commands(CLI::App& app);  // tokenizer train, inspect, encode, decode, verify
+void add_data_commands(CLI::App& app);       // data prepare, list, inspect
+void add_tokenizer_commands(CLI::App& app);  // tokenizer train
 void add_eval_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_export_command(CLI::App& app);
