@@ -23,6 +23,8 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Times are sums of measured seconds: the last bits decide nothing.
 constexpr double kSlack = 1 + 1e-9;
+// The search considers this many machines more than there are stages, the fastest: many spares must not make it slow.
+constexpr size_t kMostSpares = 8;
 
 // Replaces unknown times by the mean of the known ones. Peers send these times, so impossible values count as unknown,
 // and the others are clamped so that squares of sums stay finite.
@@ -60,8 +62,10 @@ int compare(double a_slowest, double a_squares, double b_slowest, double b_squar
 }
 
 // Gives the stages to machines of `line` in its order. The last machine takes the last stage; of the others, those that
-// are not needed are left out. Pieces cannot be divided. Needs at least as many machines and pieces as stages.
-Division divide(const std::vector<size_t>& line, size_t stages, size_t pieces, const StageCost& cost) {
+// are not needed are left out. Finds nothing if a stage must cost more than `bound`. Pieces cannot be divided. Needs at
+// least as many machines and pieces as stages.
+Division divide(const std::vector<size_t>& line, size_t stages, size_t pieces, const StageCost& cost,
+                double bound = kNever) {
   // [i][stage][from]: the best way to give the pieces from `from` on to stages from `stage` on and machines from i on.
   struct Cell {
     double slowest = kNever, squares = 0;
@@ -80,7 +84,7 @@ Division divide(const std::vector<size_t>& line, size_t stages, size_t pieces, c
         if (is_last != (i + 1 == line.size())) continue;
         for (size_t to = is_last ? pieces : from + 1; to + (stages - stage - 1) <= pieces; ++to) {
           const double own = cost(line[i], stage, from, to);
-          if (own == kNever || own > cell.slowest * kSlack) break;
+          if (own == kNever || own > std::min(bound, cell.slowest) * kSlack) break;
           const Cell& rest = best[i + 1][stage + 1][to];
           if (rest.slowest == kNever) continue;
           const double slowest = std::max(own, rest.slowest), squares = own * own + rest.squares;
@@ -105,6 +109,12 @@ Division divide(const std::vector<size_t>& line, size_t stages, size_t pieces, c
 Division search(const std::vector<Machine>& machines, size_t stages, size_t pieces, const StageCost& cost) {
   std::vector<size_t> by_arrival(machines.size());
   std::iota(by_arrival.begin(), by_arrival.end(), size_t{0});
+  if (machines.size() > stages + kMostSpares) {
+    std::stable_sort(by_arrival.begin(), by_arrival.end(),
+                     [&](size_t a, size_t b) { return machines[a].block_s < machines[b].block_s; });
+    by_arrival.resize(stages + kMostSpares);
+    std::sort(by_arrival.begin(), by_arrival.end());
+  }
   auto by_memory = by_arrival;
   std::stable_sort(by_memory.begin(), by_memory.end(), [&](size_t a, size_t b) {
     return machines[a].memory_bytes - 1 > machines[b].memory_bytes - 1;  // unknown (0) comes first
@@ -115,7 +125,7 @@ Division search(const std::vector<Machine>& machines, size_t stages, size_t piec
       auto line = order;
       std::erase(line, last);
       line.push_back(last);
-      auto found = divide(line, stages, pieces, cost);
+      auto found = divide(line, stages, pieces, cost, best.slowest);
       const int sign = compare(found.slowest, found.squares, best.slowest, best.squares);
       if (sign < 0 || (sign == 0 && found.machines < best.machines)) best = std::move(found);
     }

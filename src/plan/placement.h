@@ -30,9 +30,9 @@ inline constexpr double kMemoryShare = 0.9;
 
 // Cuts the model for these machines (in the order they came) into pipeline.stages stages so that the slowest stage
 // takes as little time per microbatch as possible. Each stage fits its machine by memory_plan(), the dense tail stays
-// in the last stage and no anchor group is split. Machines beyond the stages are left over. An unknown speed counts as
-// the mean of the known ones. Equally fast placements: the one with the more equal stages wins, then the order of
-// arrival.
+// in the last stage and no anchor group is split. Machines beyond the stages are left over; of many, only the fastest
+// are considered. An unknown speed counts as the mean of the known ones. Equally fast placements: the one with the more
+// equal stages wins, then the order of arrival.
 //
 // The result is optimal if memory limits nobody and the model may be cut after every block before the tail. Otherwise
 // the order of the machines matters, and only two are tried: as they came, and the one with the most memory first (with

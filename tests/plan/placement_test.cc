@@ -263,12 +263,13 @@ TEST(Place, WithTooFewMachines_SaysWhatToChange) {
             "pipeline.stages = 3 needs as many machines, 2 are here; wait for 1 more, or set pipeline.stages = 2");
 }
 
-TEST(Place, HasNoLimitOnMachines) {
-  const auto config = with({"model.blocks=60", "pipeline.stages=30", "model.d=64", "model.heads=2"});
+TEST(Place, WithManyMachines_TakesTheFastest) {
+  const auto config = with({"model.blocks=200", "pipeline.stages=16", "model.d=64", "model.heads=2"});
   std::vector<Machine> machines;
-  for (int i = 0; i < 40; ++i) machines.push_back(machine(fmt::format("m{}", i), 0.1 + 0.01 * ((i * 7) % 40), 0.3));
-  const auto cuts = cuts_of(config, machines);
-  EXPECT_EQ(std::accumulate(cuts.begin(), cuts.end(), int64_t{0}), 60);
+  for (int i = 0; i < 100; ++i) machines.push_back(machine(fmt::format("m{}", i), 0.1 + 0.01 * ((i * 7) % 100), 0.3));
+  const auto placement = place(config, kVocab, machines);
+  ASSERT_TRUE(placement.ok()) << placement.error().message;
+  for (const auto& peer : placement.value().peers) EXPECT_LT((std::stoi(peer.substr(1)) * 7) % 100, 16) << peer;
 }
 
 TEST(ChooseStage, TakesTheLowestThatNobodyHas) {
