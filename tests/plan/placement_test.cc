@@ -264,7 +264,7 @@ TEST(Place, WithTooFewMachines_SaysWhatToChange) {
 }
 
 TEST(Place, WithManyMachines_TakesTheFastest) {
-  const auto config = with({"model.blocks=80", "pipeline.stages=16", "model.d=64", "model.heads=2"});
+  const auto config = with({"model.blocks=200", "pipeline.stages=16", "model.d=64", "model.heads=2"});
   std::vector<Machine> machines;
   for (int i = 0; i < 100; ++i) machines.push_back(machine(fmt::format("m{}", i), 0.1 + 0.01 * ((i * 7) % 100), 0.3));
   const auto placement = place(config, kVocab, machines);
