@@ -1,5 +1,5 @@
-// Resuming a run with other settings: cuts, links, threads (load_resumed_config() says what may change). They are written
-// down before any of it is done, so that whoever resumes the run later, after any interruption, uses the same ones.
+// Resuming a run with other settings: cuts, links, threads (load_resumed_config() says what may change). They are
+// written down before any of it is done, so that whoever resumes the run later, after any interruption, uses the same.
 #pragma once
 
 #include <filesystem>
