@@ -41,11 +41,6 @@ struct RunDoor {
   std::chrono::seconds certificate_life = kCertificateLife;
 };
 
-struct RunEnd {
-  bool failed = false;
-  std::string reason;
-};
-
 class CoordinatorService final : public control::Coordinator::Service {
  public:
   // batches: for GetWindows. All references must outlive it.
@@ -57,7 +52,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   void tick();
   void stop_after_checkpoint();
   // Set when the run is over.
-  std::optional<RunEnd> ended() const;
+  std::optional<Finish> ended() const;
   // Waits until every worker has hung up, or so long.
   void wait_for_farewells(Duration most);
   // Ends every stream.
@@ -135,7 +130,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   std::optional<CoordinatorCore> core_;
   std::map<SessionId, Session> sessions_;
   SessionId next_session_ = 0;
-  std::optional<RunEnd> end_;
+  std::optional<Finish> end_;
   std::mutex batches_mutex_;
   std::mutex handshakes_mutex_;
   std::vector<std::string> refused_handshakes_;

@@ -36,6 +36,7 @@ SubspaceSide::SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t fir
 
 void SubspaceSide::set_basis(Basis basis) {
   basis_ = std::move(basis);
+  next_basis_.reset();
   u_ = basis_.u.to(options_.device(), options_.dtype().toScalarType());
 }
 

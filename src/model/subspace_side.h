@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,12 +44,24 @@ class SubspaceSide {
   // The tap: pending gradients (BT, d) count only once their step is committed.
   void tap(const at::Tensor& grad);
   void commit_tap();
-  void drop_tap() { pending_.reset(); }
+  void drop_tap() {
+    pending_.reset();
+    next_basis_.reset();
+  }
   // C (d, d) over the committed steps since it was last cleared; undefined while there are none.
   const at::Tensor& second_moment() const { return second_moment_; }
   // The same with the step under way, (d, d) in any case.
   at::Tensor second_moment_with_pending() const;
   void set_second_moment(at::Tensor c) { second_moment_ = std::move(c); }
+
+  // Whether step `step` moves the basis, and the basis that the step under way moves to: set at its end, in use once it
+  // is committed. drop_tap() and set_basis() forget it.
+  bool moves_after(int64_t step) const {
+    const int64_t every = config_.subspace.update_every;
+    return every > 0 && (step + 1) % every == 0;
+  }
+  const std::optional<Basis>& next_basis() const { return next_basis_; }
+  void set_next_basis(Basis next) { next_basis_ = std::move(next); }
 
  private:
   ModelConfig config_;
@@ -58,6 +71,7 @@ class SubspaceSide {
   std::vector<int64_t> starts_;  // of this stage's groups
   std::vector<AnchorTable> tables_;
   at::Tensor second_moment_, pending_;
+  std::optional<Basis> next_basis_;
 };
 
 }  // namespace thinpipe

@@ -94,7 +94,6 @@ Status StageWorker::restore(const SafetensorsFile& file, int64_t step) {
     side->drop_tap();
     side->set_second_moment(tap.defined() ? tap.to(side->u().device()) : at::Tensor());
   }
-  next_basis_.reset();
   applied_ = step;
   return {};
 }

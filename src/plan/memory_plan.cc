@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "boundary/sizes.h"
 #include "config/input_form.h"
 #include "config/link_settings.h"
 
@@ -121,8 +122,8 @@ double used_by_update(OptimizerKind kind, const ParameterShape& shape) {
 // Between processes a link and the shaper before it hold M + 1 messages each, and so does the receiving end.
 double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
   const auto messages = static_cast<double>(config.train.microbatches + 1);
-  const auto forward = static_cast<double>(forward_message_bytes(config, vocab));
-  const auto backward = static_cast<double>(backward_message_bytes(config));
+  const auto sizes = boundary_sizes(config, vocab);
+  const auto forward = static_cast<double>(sizes.forward), backward = static_cast<double>(sizes.backward);
   double total = 0;
   if (stage > 0) total += messages * (forward + 2 * backward);
   if (stage + 1 < config.pipeline.stages) total += messages * (2 * forward + backward);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "boundary/sizes.h"
 
 namespace thinpipe {
 namespace {
@@ -54,27 +55,6 @@ void add_anchors(const ModelConfig& model, int64_t vocab, StageBlocks blocks, Sh
     if (end > blocks.first && start < blocks.last && start <= model.first_dense_block()) shapes.table(vocab, model.d);
     start = end;
   }
-}
-
-uint64_t packed_bytes_of(Pack pack, uint64_t rows, uint64_t columns) {
-  constexpr uint64_t kTensorScale = 4, kRowScale = 2;
-  switch (pack) {
-    case Pack::kFp64:
-      return 8 * rows * columns;
-    case Pack::kFp32:
-      return 4 * rows * columns;
-    case Pack::kBf16:
-      return 2 * rows * columns;
-    case Pack::kFp16:
-      return kTensorScale + 2 * rows * columns;
-    case Pack::kInt8:
-      return kTensorScale + rows * (kRowScale + columns);
-    case Pack::kInt4:
-      return kTensorScale + rows * (kRowScale + columns / 2);
-    case Pack::kInt2:
-      return kTensorScale + rows * (kRowScale + columns / 4);
-  }
-  TP_CHECK(false, "no pack {}", static_cast<int>(pack));
 }
 
 }  // namespace
@@ -146,22 +126,11 @@ uint64_t state_bytes(const RunConfig& config, int64_t vocab, StageBlocks blocks)
   return bytes;
 }
 
-uint64_t backward_message_bytes(const RunConfig& config) {
-  const auto rows = static_cast<uint64_t>(config.train.microbatch * config.train.seq_len);
-  return packed_bytes_of(config.boundary.pack, rows, static_cast<uint64_t>(config.model.boundary_width()));
-}
-
-uint64_t forward_message_bytes(const RunConfig& config, int64_t vocab) {
-  const uint64_t id_bytes = vocab <= (1 << 16) ? 2 : 4;
-  const auto sequences = static_cast<uint64_t>(config.train.microbatch);
-  const auto ids = sequences * (4 + (static_cast<uint64_t>(config.train.seq_len) + 1) * id_bytes);
-  return ids + backward_message_bytes(config);
-}
-
 StepTraffic step_traffic(const RunConfig& config, int64_t vocab, int64_t stage) {
   const auto microbatches = static_cast<uint64_t>(config.train.microbatches);
-  const uint64_t forward = microbatches * (forward_message_bytes(config, vocab) + kPacketTrailerBytes);
-  const uint64_t backward = microbatches * (backward_message_bytes(config) + kPacketTrailerBytes);
+  const auto sizes = boundary_sizes(config, vocab);
+  const uint64_t forward = microbatches * (sizes.forward + kPacketTrailerBytes);
+  const uint64_t backward = microbatches * (sizes.backward + kPacketTrailerBytes);
   StepTraffic traffic{0, 0};
   if (stage > 0) {
     traffic.received += forward;

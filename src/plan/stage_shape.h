@@ -43,10 +43,6 @@ int64_t element_bytes(Precision precision);
 uint64_t state_bytes(const RunConfig& config, int64_t vocab, int64_t stage);
 uint64_t state_bytes(const RunConfig& config, int64_t vocab, StageBlocks blocks);
 
-// One message across any cut of the run, without the frames around it.
-uint64_t forward_message_bytes(const RunConfig& config, int64_t vocab);
-uint64_t backward_message_bytes(const RunConfig& config);
-
 // What a stage's links carry in one step, both neighbours together; validation passes not counted.
 struct StepTraffic {
   uint64_t sent;

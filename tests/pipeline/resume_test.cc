@@ -136,7 +136,6 @@ class Refusal : public testing::Test {
  protected:
   Refusal() : source_(config_, corpus_), target_(config_, corpus_) {
     source_.steps(0, 8);
-    source_.settle();
     target_.steps(0, 3);
     before_ = target_.state();
   }
@@ -188,7 +187,6 @@ TEST_F(Refusal, OfAnotherModelsShape) {
   config.model.mlp_width = 40;
   TinyRun wider(config, corpus_);
   wider.steps(0, 8);
-  wider.settle();
   const auto message = offer(wider.worker(1).state(), wider.worker(1).state_metadata());
   EXPECT_EQ(message.find("tensor 'param.blocks.1."), 0u) << message;
   EXPECT_NE(message.find(", needs ["), std::string::npos) << message;

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "boundary/pack.h"
+#include "boundary/sizes.h"
 #include "config/config_file.h"
 #include "config/enum_names.h"
 
@@ -110,23 +110,11 @@ TEST(StateBytes, AreThoseOfRealCheckpoints) {
   }
 }
 
-TEST(MessageBytes, AreThoseOfThePacks) {
-  auto config = small(ModelMode::kSubspace);
-  const int64_t rows = config.train.microbatch * config.train.seq_len;
-  for (const auto& [pack, name] : EnumNames<Pack>::kAll) {
-    config.boundary.pack = pack;
-    EXPECT_EQ(backward_message_bytes(config), packed_bytes(pack, rows, 4)) << name;
-    // docs/wire.md: per sequence its length and T + 1 ids of 2 bytes, or of 4 for large vocabularies.
-    EXPECT_EQ(forward_message_bytes(config, 65536), packed_bytes(pack, rows, 4) + 4 * (4 + 257 * 2)) << name;
-    EXPECT_EQ(forward_message_bytes(config, 65537), packed_bytes(pack, rows, 4) + 4 * (4 + 257 * 4)) << name;
-  }
-}
-
 TEST(StepTraffic, HasOneDirectionPerNeighbour) {
   auto config = small(ModelMode::kDense);
   config.pipeline = {.stages = 3, .cuts = {1, 1, 2}};
-  const uint64_t forward = 4 * (forward_message_bytes(config, kVocab) + 80);
-  const uint64_t backward = 4 * (backward_message_bytes(config) + 80);
+  const uint64_t forward = 4 * (boundary_sizes(config, kVocab).forward + 80);
+  const uint64_t backward = 4 * (boundary_sizes(config, kVocab).backward + 80);
   EXPECT_EQ(step_traffic(config, kVocab, 0).sent, forward);
   EXPECT_EQ(step_traffic(config, kVocab, 0).received, backward);
   EXPECT_EQ(step_traffic(config, kVocab, 1).sent, forward + backward);
