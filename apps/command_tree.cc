@@ -115,7 +115,7 @@ std::string limits_of(const std::string& check) {
   return fmt::format("{} to {}", check.substr(low, middle - low), check.substr(middle + 3, check.size() - middle - 4));
 }
 
-Argument describe(const CLI::Option& option) {
+Argument describe_option(const CLI::Option& option) {
   Argument argument;
   argument.positional = option.get_positional();
   if (argument.positional) {
@@ -168,7 +168,7 @@ Command describe(const CLI::App& app, const std::string& parent) {
   command.footer = app.get_footer();
   const auto add_options = [&](const CLI::App& from) {
     for (const auto* option : from.get_options()) {
-      if (!option->get_group().empty()) command.arguments.push_back(describe(*option));
+      if (!option->get_group().empty()) command.arguments.push_back(describe_option(*option));
     }
   };
   add_options(app);

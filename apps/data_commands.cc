@@ -1,4 +1,4 @@
-// thinpipe data: prepare, list, inspect and verify what training reads.
+// thinpipe data: prepare, list and inspect what training reads.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,8 +15,7 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "text/prepare.h"
-#include "text/prepare_line.h"
-#include "text/prepared_store.h"
+#include "text/shards.h"
 #include "text/tokenizer.h"
 
 namespace thinpipe {
@@ -40,20 +39,19 @@ struct InspectOptions {
   bool json = false;
 };
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t stop_asked = 0;
 struct Interrupted {};
 
-// The first ctrl-C stops at the next document, which leaves a tidy screen; a second one kills. Either way the next
-// preparation goes on.
+// The first ctrl-C stops at the next report of progress and cleans up; a second one kills.
 void catch_interrupts() {
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_handler = [](int) { stop_asked = 1; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
-// Through the config's own checks, so that a fault reads as it would in `thinpipe train`.
+// Through the config's own checks, so that errors read as they do in `thinpipe train`.
 DataConfig data_from(const PrepareOptions& options) {
   std::vector<std::string> settings{"data.corpus=" + options.corpus};
   if (!options.vocab.empty()) settings.push_back("data.vocab=" + options.vocab);
@@ -67,38 +65,27 @@ DataConfig data_from(const PrepareOptions& options) {
   return parse_config("", "the command line", settings).data;
 }
 
-Json to_json(const SplitManifest& split) {
-  return {{"documents", split.documents},
-          {"text_bytes", split.text_bytes},
-          {"tokens", split.tokens},
-          {"sha256", split.sha256}};
-}
-
+// The manifest with the folder and the id.
 Json to_json(const std::filesystem::path& folder, const std::string& id, const Manifest& manifest) {
-  return {{"folder", folder.string()},
-          {"id", id},
-          {"content_sha256", manifest.content_sha256},
-          {"tokenizer_sha256", manifest.tokenizer_sha256},
-          {"vocab", manifest.vocab},
-          {"val_fraction", manifest.val_fraction},
-          {"train", to_json(manifest.train)},
-          {"val", to_json(manifest.val)},
-          {"train_unigram_entropy_nats", manifest.train_unigram_entropy}};
-}
-
-double bytes_per_token(const Manifest& manifest) {
-  return static_cast<double>(manifest.train.text_bytes + manifest.val.text_bytes) /
-         static_cast<double>(std::max<uint64_t>(1, manifest.train.tokens + manifest.val.tokens));
+  Json json = {{"folder", folder.string()}, {"id", id}};
+  json.update(Json::parse(manifest_text(manifest)));
+  return json;
 }
 
 void print_facts(const std::filesystem::path& folder, const std::string& id, const Manifest& manifest) {
+  const double bytes_per_token =
+      static_cast<double>(manifest.train.text_bytes + manifest.val.text_bytes) /
+      static_cast<double>(std::max<uint64_t>(1, manifest.train.tokens + manifest.val.tokens));
   fmt::print("folder: {}\n", folder.string());
   fmt::print("corpus id: {}\n", id);
   fmt::print("documents: {} training, {} validation\n", manifest.train.documents, manifest.val.documents);
   fmt::print("tokens: {} training, {} validation; {:.3f} bytes of text per token; vocabulary {}\n",
-             manifest.train.tokens, manifest.val.tokens, bytes_per_token(manifest), manifest.vocab);
+             manifest.train.tokens, manifest.val.tokens, bytes_per_token, manifest.vocab);
   fmt::print("unigram entropy: {:.4f} nats/token\n", manifest.train_unigram_entropy);
 }
+
+// A corpus may hold bytes that are not UTF-8 once they are cut into tokens.
+std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 void prepare(const PrepareOptions& options) {
   const auto data = data_from(options);
@@ -110,12 +97,12 @@ void prepare(const PrepareOptions& options) {
   try {
     PrepareLine line(stdout, ::isatty(STDOUT_FILENO) == 1, clock);
     corpus = prepare_corpus(data, data_dir(), [&](std::string_view phase, uint64_t done, uint64_t total) {
-      if (interrupted != 0) throw Interrupted();
+      if (stop_asked != 0) throw Interrupted();
       made = made || phase == "tokenizing";
       line(phase, done, total);
     });
   } catch (const Interrupted&) {
-    fmt::print("stopped; the same command goes on from here\n");
+    fmt::print("stopped; nothing was kept\n");
     throw ExitWith{130};
   }
   const auto& manifest = corpus->manifest;
@@ -127,16 +114,12 @@ void prepare(const PrepareOptions& options) {
   if (!options.json) return;
   auto json = to_json(corpus->folder, corpus->id, manifest);
   json.update({{"made", made}, {"seconds", took}, {"mb_per_s", rate}});
-  fmt::print("{}\n", json.dump());
+  fmt::print("{}\n", dumped(json));
 }
 
 void list(bool json) {
-  const auto listing = list_prepared(data_dir());
-  if (listing.prepared.empty() && listing.unfinished.empty()) {
-    fmt::print("no prepared corpora in {}; `thinpipe data prepare kjv` makes one\n", data_dir().string());
-  }
-  auto prepared = Json::array(), unfinished = Json::array();
-  for (const auto& entry : listing.prepared) {
+  auto prepared = Json::array();
+  for (const auto& entry : list_prepared(data_dir())) {
     fmt::print("{}  {:>12} tokens  {:>12}  vocabulary {:<6}  {}{}\n", entry.id.substr(0, kShownId),
                entry.manifest.train.tokens + entry.manifest.val.tokens, format_size(entry.bytes), entry.manifest.vocab,
                one_line(entry.source), entry.problem.empty() ? "" : "  DAMAGED: " + one_line(entry.problem));
@@ -144,24 +127,14 @@ void list(bool json) {
     object.update({{"source", entry.source}, {"bytes", entry.bytes}, {"problem", entry.problem}});
     prepared.push_back(std::move(object));
   }
-  for (const auto& entry : listing.unfinished) {
-    fmt::print("unfinished    {} of text tokenised  {}  {}\n", format_size(entry.text_bytes), format_size(entry.bytes),
-               one_line(entry.source));
-    unfinished.push_back({{"folder", entry.folder.string()},
-                          {"source", entry.source},
-                          {"text_bytes", entry.text_bytes},
-                          {"bytes", entry.bytes}});
+  if (prepared.empty()) {
+    fmt::print("no prepared corpora in {}; `thinpipe data prepare kjv` makes one\n", data_dir().string());
   }
-  if (json) fmt::print("{}\n", Json({{"prepared", prepared}, {"unfinished", unfinished}}).dump());
+  if (json) fmt::print("{}\n", dumped({{"prepared", prepared}}));
 }
 
-bool is_shard(const std::string& what) {
-  std::error_code ignored;
-  return what.ends_with(".bin") && !std::filesystem::is_directory(what, ignored);
-}
-
-// The first tokens of a shard: as text if there is a tokenizer, else as ids. Quoted, so that whatever a corpus holds
-// does nothing to a terminal.
+// The first tokens of a shard: as text if there is a tokenizer, else as ids. Quoted, so that no text of a corpus can
+// control the terminal.
 Json show_start(const TokenShard& shard, const std::string& name, const Tokenizer* tokenizer, uint64_t tokens) {
   std::vector<int32_t> ids(std::min(tokens, shard.size()));
   shard.read(0, ids).take();
@@ -172,8 +145,7 @@ Json show_start(const TokenShard& shard, const std::string& name, const Tokenize
   const auto decoded = tokenizer->decode(ids);
   if (!decoded) throw UserError(fmt::format("{}: {}", name, decoded.error().message));
   const Json text = decoded.value();
-  fmt::print("first {} tokens of {}: {}\n", ids.size(), name,
-             text.dump(-1, ' ', false, Json::error_handler_t::replace));
+  fmt::print("first {} tokens of {}: {}\n", ids.size(), name, dumped(text));
   return {{"ids", ids}, {"text", text}};
 }
 
@@ -187,21 +159,30 @@ std::optional<Tokenizer> tokenizer_beside(const std::filesystem::path& shard, co
 
 void inspect_shard(const InspectOptions& options) {
   const auto shard = TokenShard::open(options.what).take();
-  const auto facts = shard_facts(shard).take();
   const auto tokenizer = tokenizer_beside(options.what, options.tokenizer);
+  uint32_t greatest = 0;
+  shard
+      .for_each_block([&](uint64_t, std::span<const uint32_t> tokens) -> Status {
+        greatest = std::max(greatest, *std::max_element(tokens.begin(), tokens.end()));
+        return {};
+      })
+      .take();
   fmt::print("shard: {}\n", options.what);
-  fmt::print("tokens: {}, {} bytes each\n", facts.tokens, facts.token_bytes);
-  fmt::print("ids: {} distinct{}, the greatest {}\n", facts.distinct,
-             facts.greatest >= kCountedIds ? fmt::format(" below {}", kCountedIds) : "", facts.greatest);
+  fmt::print("tokens: {}, {} bytes each; the greatest id is {}\n", shard.size(), shard.token_bytes(), greatest);
   const auto start = show_start(shard, options.what, tokenizer ? &*tokenizer : nullptr, options.tokens);
   if (!options.json) return;
-  const Json object = {{"shard", options.what},      {"tokens", facts.tokens},     {"token_bytes", facts.token_bytes},
-                       {"distinct", facts.distinct}, {"greatest", facts.greatest}, {"start", start}};
-  fmt::print("{}\n", object.dump(-1, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}\n", dumped({{"shard", options.what},
+                             {"tokens", shard.size()},
+                             {"token_bytes", shard.token_bytes()},
+                             {"greatest", greatest},
+                             {"start", start}}));
 }
 
 void inspect(const InspectOptions& options) {
-  if (is_shard(options.what)) return inspect_shard(options);
+  std::error_code ignored;
+  if (options.what.ends_with(".bin") && !std::filesystem::is_directory(options.what, ignored)) {
+    return inspect_shard(options);
+  }
   const auto entry = find_prepared(options.what, data_dir()).take();
   const auto corpus = open_prepared(entry.folder).take();
   const auto tokenizer =
@@ -211,85 +192,67 @@ void inspect(const InspectOptions& options) {
                                 tokenizer.vocab(), corpus.vocab));
   }
   print_facts(corpus.folder, corpus.id, corpus.manifest);
-  fmt::print("source: {}\n", entry.source.empty() ? "not known" : one_line(entry.source));
+  fmt::print("source: {}\n", entry.source.empty() ? "unknown" : one_line(entry.source));
   fmt::print("validation fraction: {}\ncontent SHA-256: {}\ntokenizer SHA-256: {}\n", corpus.manifest.val_fraction,
              corpus.manifest.content_sha256, corpus.manifest.tokenizer_sha256);
   auto json = to_json(corpus.folder, corpus.id, corpus.manifest);
   json["source"] = entry.source;
   json["train_start"] = show_start(TokenShard::open(corpus.train).take(), "train.bin", &tokenizer, options.tokens);
   json["val_start"] = show_start(TokenShard::open(corpus.val).take(), "val.bin", &tokenizer, options.tokens);
-  if (options.json) fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (options.json) fmt::print("{}\n", dumped(json));
 }
-
-void verify(const std::string& what) {
-  if (is_shard(what)) {
-    const auto facts = shard_facts(TokenShard::open(what).take()).take();
-    fmt::print("{}: a token shard of {} tokens, the greatest id {}; a shard alone names no hash to check\n", what,
-               facts.tokens, facts.greatest);
-    return;
-  }
-  const auto entry = find_prepared(what, data_dir()).take();
-  const auto corpus = verify_prepared(entry.folder).take();
-  fmt::print("{}: fine: corpus {}, {} tokens\n", corpus.folder.string(), corpus.id.substr(0, kShownId),
-             corpus.manifest.train.tokens + corpus.manifest.val.tokens);
-}
-
-constexpr const char* kWhat = "a prepared folder, a corpus id or its beginning, a source that was prepared, or a .bin";
 
 void add_prepare(CLI::App& data) {
   auto options = std::make_shared<PrepareOptions>();
   auto* command = data.add_subcommand("prepare", "tokenise a corpus, as `thinpipe train` does before it trains");
   command->add_option("corpus", options->corpus, "kjv, a text or .jsonl file, or a folder of them")->required();
-  command->add_option("--vocab", options->vocab, "pieces of the tokenizer, as data.vocab");
-  command->add_option("--tokenizer", options->tokenizer, "a sentencepiece .model to use; none: one is trained");
-  command->add_option("--val-fraction", options->val_fraction, "of the documents, kept from training");
+  command->add_option("--vocab", options->vocab, "number of pieces of the tokenizer; default: data.vocab's");
+  command->add_option("--tokenizer", options->tokenizer, "sentencepiece .model to use; default: train one");
+  command->add_option("--val-fraction", options->val_fraction, "fraction of the documents kept for validation");
   command->add_flag("--json", options->json, "one JSON object on the last line");
   command->footer(
       "Examples:\n  thinpipe data prepare kjv\n  thinpipe data prepare books/ --vocab 16384\n"
       "  thinpipe data prepare more.jsonl --tokenizer mine.model\n"
-      "Interrupted, by ctrl-C or a full disk or a power cut, the same command goes on where it was.");
+      "An interrupted preparation keeps nothing; run the same command again.");
   command->callback([options] { prepare(*options); });
+}
+
+void add_inspect(CLI::App& data) {
+  auto options = std::make_shared<InspectOptions>();
+  auto* command = data.add_subcommand("inspect", "show what a corpus or a shard holds, and how it begins");
+  command
+      ->add_option("what", options->what,
+                   "a prepared folder, a corpus id or its beginning, a source that was prepared, or a .bin")
+      ->required();
+  command->add_option("--tokens", options->tokens, "number of tokens to show of each shard")
+      ->check(CLI::Range(0, 65536))
+      ->capture_default_str();
+  command->add_option("--tokenizer", options->tokenizer, ".model to decode with; default: the one beside the shard");
+  command->add_flag("--json", options->json, "one JSON object on the last line");
+  command->footer(
+      "Examples:\n  thinpipe data inspect kjv\n  thinpipe data inspect 3f2a91 --tokens 200\n"
+      "  thinpipe data inspect fineweb_train_000001.bin --tokenizer gpt2.model\n"
+      "It prints what is known about the corpus, and the first tokens of each shard as text.");
+  command->callback([options] { inspect(*options); });
 }
 
 }  // namespace
 
 void add_data_commands(CLI::App& app) {
-  auto* data = app.add_subcommand("data", "prepare, list, inspect and verify corpora and token shards");
+  auto* data = app.add_subcommand("data", "prepare, list and inspect corpora and token shards");
   data->require_subcommand(1);
   data->footer(
       "Examples:\n  thinpipe data prepare kjv\n  thinpipe data list\n  thinpipe data inspect kjv\n"
-      "A corpus is prepared once, into the data folder; train does it by itself where it has not been done.");
+      "A corpus is prepared once, into the data folder. `thinpipe train` does it if it has not been done.");
   add_prepare(*data);
-
   auto json = std::make_shared<bool>(false);
   auto* listing = data->add_subcommand("list", "the prepared corpora of this machine");
   listing->add_flag("--json", *json, "one JSON object on the last line");
   listing->footer(
       "Examples:\n  thinpipe data list\n  THINPIPE_DATA_DIR=/mnt/data thinpipe data list --json\n"
-      "A line for each: its id, tokens, size, vocabulary, and the corpus it was made from.");
+      "One line for each: its id, tokens, size, vocabulary, and the corpus it was made from.");
   listing->callback([json] { list(*json); });
-
-  auto options = std::make_shared<InspectOptions>();
-  auto* inspection = data->add_subcommand("inspect", "what a corpus or a shard holds, and how it begins");
-  inspection->add_option("what", options->what, kWhat)->required();
-  inspection->add_option("--tokens", options->tokens, "shown of each shard")
-      ->check(CLI::Range(0, 65536))
-      ->capture_default_str();
-  inspection->add_option("--tokenizer", options->tokenizer, "to read the tokens with; none: the one beside them");
-  inspection->add_flag("--json", options->json, "one JSON object on the last line");
-  inspection->footer(
-      "Examples:\n  thinpipe data inspect kjv\n  thinpipe data inspect 3f2a91 --tokens 200\n"
-      "  thinpipe data inspect fineweb_train_000001.bin --tokenizer gpt2.model\n"
-      "It prints what is known of the corpus, and how each shard begins, as text.");
-  inspection->callback([options] { inspect(*options); });
-
-  auto what = std::make_shared<std::string>();
-  auto* verification = data->add_subcommand("verify", "read all of a corpus and check it against its manifest");
-  verification->add_option("what", *what, kWhat)->required();
-  verification->footer(
-      "Examples:\n  thinpipe data verify kjv\n  thinpipe data verify 3f2a91\n"
-      "Exit code 0 and one line if every hash, size and id is right; else 2 and one line that names the file.");
-  verification->callback([what] { verify(*what); });
+  add_inspect(*data);
 }
 
 }  // namespace thinpipe

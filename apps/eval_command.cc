@@ -10,15 +10,16 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/line.h"
 #include "base/units.h"
 #include "commands.h"
 #include "inference/evaluate.h"
 #include "model_argument.h"
 #include "pipeline/run_corpus.h"
 #include "text/corpus.h"
-#include "text/prepare_line.h"
+#include "text/prepare.h"
 #include "text/sampler.h"
-#include "text/token_shard.h"
+#include "text/shards.h"
 
 namespace thinpipe {
 namespace {
@@ -38,13 +39,10 @@ struct Measured {
   double text_bytes;
 };
 
-// Called for every window, but tokens are predicted in batches of them: most calls have nothing new to say.
-void show(bool live, const Evaluation& so_far) {
-  static int64_t shown = 0;  // tokens; a process evaluates once
-  if (!live || so_far.predicted == shown) return;
-  shown = so_far.predicted;
-  fmt::print("\r\033[K{} tokens, loss {:.4f}", so_far.predicted, so_far.loss());
-  std::fflush(stdout);
+// On a terminal only.
+void show(LiveLine& line, bool live, const Evaluation& so_far) {
+  if (!live || so_far.predicted == 0 || !line.is_due()) return;
+  line.show(fmt::format("{} tokens, loss {:.4f}", so_far.predicted, so_far.loss()));
 }
 
 // The windows that training's own validation pass uses, so that the two losses can be compared.
@@ -60,13 +58,15 @@ Measured of_validation_split(const ModelFiles& files, const Stage& stage, int64_
   shard.check_ids_below(corpus.vocab).take();
   const auto windows = static_cast<int64_t>(require_windows(shard.size(), length, "validation"));
   Evaluator evaluator(stage, length);
+  LiveLine progress(stdout, live, clock);
   std::vector<int32_t> window(static_cast<size_t>(length) + 1);
   for (int64_t i = 0; i < windows; ++i) {
     read_window(shard, static_cast<uint64_t>(i), window).take();
     // A window's first token is the last one of the window before.
     evaluator.add(std::span(window).subspan(i == 0 ? 0 : 1));
-    show(live, evaluator.so_far());
+    show(progress, live, evaluator.so_far());
   }
+  progress.clear();
   const auto& split = corpus.manifest.val;
   const auto& result = evaluator.finish();
   // The split's last tokens fill no window; their bytes do not count either.
@@ -80,6 +80,8 @@ Measured of_text(const ModelFiles& files, const Stage& stage, const std::string&
   const auto corpus = Corpus::open(source, "--text");
   auto reader = corpus.read();
   Evaluator evaluator(stage, length);
+  const SystemClock clock;
+  LiveLine progress(stdout, live, clock);
   double bytes = 0;
   std::string document;
   while (reader.next(document).take()) {
@@ -87,8 +89,9 @@ Measured of_text(const ModelFiles& files, const Stage& stage, const std::string&
     tokens.insert(tokens.begin(), files.tokenizer.bos());
     evaluator.add(tokens);
     bytes += static_cast<double>(document.size());
-    show(live, evaluator.so_far());
+    show(progress, live, evaluator.so_far());
   }
+  progress.clear();
   if (bytes == 0) throw UserError(fmt::format("--text {}: holds no text", source));
   const auto& result = evaluator.finish();
   if (result.predicted == 0) throw UserError(fmt::format("--text {}: holds no token to predict", source));
@@ -108,7 +111,6 @@ void eval(const EvalOptions& options) {
                                              : of_text(files, *stage, options.text, length, live);
   const auto took_s = std::chrono::duration<double>(clock.now() - start).count();
   const auto& result = measured.evaluation;
-  if (live) fmt::print("\r\033[K");
   fmt::print("text: {}, {} tokens predicted in windows of {} ({:.0f} tokens/s)\n", measured.text, result.predicted,
              length, static_cast<double>(result.predicted) / took_s);
   fmt::print("loss {:.4f} nats/token, perplexity {:.3f}, {:.4f} bits/byte\n", result.loss(), result.perplexity(),
@@ -132,9 +134,9 @@ void add_eval_command(CLI::App& app) {
   add_model_argument(*command, options->model, /*computes=*/true);
   command
       ->add_option("--text", options->text,
-                   "a UTF-8 file, a .jsonl file or a folder of them; none: the validation split of the run")
+                   "a UTF-8 file, a .jsonl file or a folder of them; default: the validation split of the run")
       ->type_name("FILE");
-  command->add_option("--seq-len", options->seq_len, "tokens of a window; none: the model's context, at most 2048")
+  command->add_option("--seq-len", options->seq_len, "tokens per window; default: the model's context, at most 2048")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command->add_flag("--json", options->json, "one JSON object on the last line");
   command->footer(

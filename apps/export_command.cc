@@ -9,9 +9,9 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "commands.h"
-#include "export/gguf_llama.h"
+#include "export/gguf.h"
 #include "export/hf_folder.h"
-#include "inference/plain_llama.h"
+#include "inference/llama.h"
 #include "model_argument.h"
 
 namespace thinpipe {
@@ -82,11 +82,12 @@ void add_export_command(CLI::App& app) {
   command->add_option("--format", options->format, "hf: a folder for transformers; gguf: a file for llama.cpp")
       ->required()
       ->check(CLI::IsMember({"hf", "gguf"}));
-  command->add_option("--out", options->out, "folder or file to make; none: named after the run, here");
-  command->add_option("--type", options->type, "f32, f16, bf16, and for gguf q8_0; none: hf f32, gguf f16")
+  command->add_option("--out", options->out,
+                      "folder or file to write; default: named after the run, in the current folder");
+  command->add_option("--type", options->type, "f32, f16, bf16, and for gguf q8_0; default: f32 for hf, f16 for gguf")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0"}));
   auto* max_shard =
-      command->add_option("--max-shard", options->max_shard, "hf: above this size the weights are several files")
+      command->add_option("--max-shard", options->max_shard, "hf: split the weights into files of at most this size")
           ->capture_default_str();
   command->footer(
       "Examples:\n  thinpipe export --format gguf                    the newest run, for llama.cpp\n"

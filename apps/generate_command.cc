@@ -15,9 +15,8 @@
 #include "base/result.h"
 #include "commands.h"
 #include "inference/generator.h"
-#include "inference/token_picker.h"
 #include "model_argument.h"
-#include "text/utf8.h"
+#include "text/corpus.h"
 
 namespace thinpipe {
 namespace {
@@ -221,18 +220,21 @@ void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   auto* command = app.add_subcommand("generate", "text from a prompt, by a trained model");
   add_model_argument(*command, options->model, /*computes=*/true);
-  auto* prompt = command->add_option(
-      "--prompt", options->prompt, "how the text begins; none: a prompt loop, or standard input if it is no terminal");
-  command->add_option("--max-tokens", options->max_tokens, "how many tokens to add")->capture_default_str();
-  command->add_option("--temperature", options->pick.temperature, "0: always the likeliest token")
+  auto* prompt =
+      command->add_option("--prompt", options->prompt,
+                          "start of the text; default: a prompt loop, or standard input if that is not a terminal");
+  command->add_option("--max-tokens", options->max_tokens, "maximum number of tokens to add")->capture_default_str();
+  command->add_option("--temperature", options->pick.temperature, "randomness; 0: always the most likely token")
       ->capture_default_str();
-  command->add_option("--top-k", options->pick.top_k, "only the so many likeliest tokens; 0: all")
+  command->add_option("--top-k", options->pick.top_k, "sample from the K most likely tokens only; 0: all")
       ->capture_default_str();
-  command->add_option("--top-p", options->pick.top_p, "the fewest tokens that hold this share of the probability")
+  command
+      ->add_option("--top-p", options->pick.top_p, "sample from the smallest set of tokens with this total probability")
       ->capture_default_str();
   command->add_option("--seed", options->pick.seed, "the same seed gives the same text")->capture_default_str();
-  command->add_flag("--interactive", options->interactive, "a prompt loop even if standard input is no terminal");
-  command->add_flag("--json", options->json, "one JSON object instead of the text as it comes");
+  command->add_flag("--interactive", options->interactive,
+                    "start a prompt loop even if standard input is not a terminal");
+  command->add_flag("--json", options->json, "print one JSON object instead of streaming the text");
   command->footer(
       "Examples:\n  thinpipe generate --prompt \"In the beginning\"\n"
       "  thinpipe generate my-run --prompt \"And he said\" --temperature 0.5 --seed 7 --max-tokens 400\n"

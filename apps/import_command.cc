@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "base/files.h"
 #include "base/result.h"
 #include "base/sha256.h"
@@ -16,8 +17,7 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "export/hf_folder.h"
-#include "inference/import_llama.h"
-#include "inference/plain_llama.h"
+#include "inference/llama.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -127,22 +127,19 @@ void import_model(const ImportOptions& options) {
 void add_import_command(CLI::App& app) {
   auto options = std::make_shared<ImportOptions>();
   auto* command = app.add_subcommand("import", "a Hugging Face LLaMA as the beginning of a run");
-  command->add_option("folder", options->folder, "with config.json, model.safetensors and tokenizer.model")->required();
-  command->add_option("--mode", options->mode, "dense: as it is; subspace: projected, prints what that loses")
+  command->add_option("folder", options->folder, "folder with config.json, model.safetensors and tokenizer.model")
+      ->required();
+  command->add_option("--mode", options->mode, "dense: unchanged; subspace: projected, prints what is lost")
       ->check(CLI::IsMember({"dense", "subspace"}))
       ->capture_default_str();
-  command->add_option("--set", options->overrides, "a key of the run's config: --set data.corpus=texts")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+  add_overrides(*command, options->overrides, "a key of the run's config: --set data.corpus=texts");
   command->add_option("--run-dir", options->run_dir,
-                      "where the run's files go; none: a new folder in the data directory");
+                      "folder for the run's files; default: a new folder in the data directory");
   command->footer(
       "Examples:\n  thinpipe import ./llama-hf --set data.corpus=texts\n"
       "  thinpipe import ./llama-hf --mode subspace --set subspace.rank=64 --set data.corpus=texts\n"
-      "It makes a run of which no step has been trained: `eval`, `generate` and `export` take it, and `train --resume` "
-      "or "
-      "`serve --run` train it on.");
+      "The new run is at step 0: `eval`, `generate` and `export` take it, and `train --resume` or `serve --run` train "
+      "it.");
   command->callback([options] { import_model(*options); });
 }
 

@@ -21,7 +21,6 @@
 #include "cluster/worker.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "config/link_settings.h"
 #include "net/addresses.h"
 #include "pipeline/progress.h"
 #include "run_folders.h"
@@ -40,22 +39,11 @@ struct InviteArguments {
   bool list = false;
 };
 
-// "90s", "30m", "12h", "7d".
 int64_t lifetime_s(const std::string& text) {
-  constexpr std::pair<char, int64_t> kUnits[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
-  size_t used = 0;
-  int64_t number = 0;
-  try {
-    number = std::stoll(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  for (const auto& [unit, factor] : kUnits) {
-    if (used > 0 && used + 1 == text.size() && text.back() == unit && number > 0 && number <= 100'000'000) {
-      return number * factor;
-    }
-  }
-  throw UserError(fmt::format("--expires {}: a time like 90s, 30m, 12h or 7d is right", text));
+  const auto duration = parse_duration(text);
+  const auto seconds = duration ? duration.value() / std::chrono::seconds(1) : 0;
+  if (seconds < 1) throw UserError(fmt::format("--expires {}: needs a time like 90s, 30min, 12h or 7d", text));
+  return seconds;
 }
 
 void invite(const InviteArguments& arguments) {
@@ -246,8 +234,7 @@ void join(const JoinArguments& arguments) {
   options.leave = signals.token();
   options.on_download = show_download;
   options.on_run = [&](const RunConfig& config) { return std::make_shared<Watcher>(*access, config); };
-  const auto status = run_worker(options);
-  if (!status) throw UserError(status.error().message);
+  run_worker(options).take();
   fmt::print("left; the files of this machine's part are in {}\n", folder.string());
 }
 
@@ -267,10 +254,12 @@ void doctor(const std::string& invite_text, const std::string& config_path) {
 void add_join_commands(CLI::App& app) {
   auto invite_arguments = std::make_shared<InviteArguments>();
   auto* invite_command = app.add_subcommand("invite", "a line that lets somebody into a run you serve");
-  invite_command->add_option("run", invite_arguments->run, "a run's folder or name; none: the newest");
-  invite_command->add_option("--uses", invite_arguments->uses, "how many machines may use it")->capture_default_str();
-  invite_command->add_option("--expires", invite_arguments->expires, "30m, 12h, 7d")->capture_default_str();
-  invite_command->add_option("--note", invite_arguments->note, "for yourself: whom it is for");
+  invite_command->add_option("run", invite_arguments->run, "a run's folder or name; default: the newest run");
+  invite_command->add_option("--uses", invite_arguments->uses, "number of machines that may use it")
+      ->capture_default_str();
+  invite_command->add_option("--expires", invite_arguments->expires, "how long it is valid: 30min, 12h, 7d")
+      ->capture_default_str();
+  invite_command->add_option("--note", invite_arguments->note, "a note for yourself, for example who it is for");
   invite_command->add_flag("--list", invite_arguments->list, "show the invites instead");
   invite_command->add_option("--revoke", invite_arguments->revoke, "take back the invite with this id instead");
   invite_command->footer(
@@ -283,7 +272,7 @@ void add_join_commands(CLI::App& app) {
   auto peer = std::make_shared<std::string>(), kick_run = std::make_shared<std::string>();
   auto* kick_command = app.add_subcommand("kick", "remove a worker from a run you serve, for good");
   kick_command->add_option("peer", *peer, "its name, as `thinpipe status` shows it")->required();
-  kick_command->add_option("run", *kick_run, "a run's folder or name; none: the newest");
+  kick_command->add_option("run", *kick_run, "a run's folder or name; default: the newest run");
   kick_command->footer(
       "Examples:\n  thinpipe kick attic                                    from the newest run\n"
       "  thinpipe kick attic 2026-01-31-17-05-09\n"
@@ -294,11 +283,12 @@ void add_join_commands(CLI::App& app) {
   auto* join_command = app.add_subcommand("join", "host a stage of somebody's run; no open port needed");
   join_command->add_option("invite", arguments->invite, "the line you were sent; - reads it from standard input")
       ->required();
-  join_command->add_option("--name", arguments->name, "how the run should call this machine; else its host name");
-  join_command->add_option("--listen", arguments->listen, "HOST or HOST:PORT where neighbours may dial; everywhere");
+  join_command->add_option("--name", arguments->name, "name of this machine in the run; default: its host name");
+  join_command->add_option("--listen", arguments->listen,
+                           "address to listen on (HOST or HOST:PORT); default: all interfaces");
   join_command->add_option("--announce", arguments->announce,
-                           "HOST:PORT where neighbours can dial, say a forwarded port");
-  join_command->add_flag("--check", arguments->check_only, "only look whether this machine can take part");
+                           "address that neighbours can dial (HOST:PORT), for example a forwarded port");
+  join_command->add_flag("--check", arguments->check_only, "only check whether this machine can take part");
   join_command->footer(
       "Examples:\n  thinpipe join thinpipe-v1-...                          the line you were sent\n"
       "  thinpipe join thinpipe-v1-... --check                  look first, take no part\n"
@@ -309,8 +299,9 @@ void add_join_commands(CLI::App& app) {
 
   auto doctor_invite = std::make_shared<std::string>(), doctor_config = std::make_shared<std::string>();
   auto* doctor_command = app.add_subcommand("doctor", "can this machine take part? before anything is downloaded");
-  doctor_command->add_option("invite", *doctor_invite, "of the run in question; none: the default model");
-  doctor_command->add_option("--config", *doctor_config, "a config of your own in place of the default model");
+  doctor_command->add_option("invite", *doctor_invite,
+                             "invite of the run to check for; default: check for the default model");
+  doctor_command->add_option("--config", *doctor_config, "check for this config instead of the default model");
   doctor_command->footer(
       "Examples:\n  thinpipe doctor                                        for the default model\n"
       "  thinpipe doctor --config my.toml\n"

@@ -33,7 +33,9 @@ void add_lab_command(CLI::App& app) {
   auto minutes = std::make_shared<double>(3.0);
   auto* defaults =
       lab->add_subcommand("default", "train the default model and its dense counterpart for the same time");
-  defaults->add_option("--minutes", *minutes, "each")->check(CLI::Range(0.05, 10000.0))->capture_default_str();
+  defaults->add_option("--minutes", *minutes, "minutes of training per model")
+      ->check(CLI::Range(0.05, 10000.0))
+      ->capture_default_str();
   defaults->add_flag("--json", *json, "one JSON object on the last line");
   defaults->footer(
       "Examples:\n  thinpipe lab default                                   three minutes each\n"
@@ -54,7 +56,7 @@ void add_bench_command(CLI::App& app) {
   auto* table =
       bench->add_subcommand("table", "a subspace stage by the anchor table, by the direct form, and a dense stage");
   table->add_flag("--json", *json, "one JSON object on the last line");
-  table->add_option("--rounds", options->rounds, "alternating measurements")
+  table->add_option("--rounds", options->rounds, "number of measurements, taken in turn")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   table->add_option("--threads", options->threads, "compute threads")->check(CLI::Range(1, 256))->capture_default_str();
@@ -68,11 +70,11 @@ void add_bench_command(CLI::App& app) {
   const auto size = [&](const char* name, int64_t& value, const char* help) {
     wan->add_option(name, value, help)->check(CLI::Range(1, 65536))->capture_default_str();
   };
-  size("--d", wan_options->d, "width");
-  size("--rank", wan_options->rank, "of the subspace");
-  size("--sequences", wan_options->sequences, "in a microbatch, of 256 tokens");
-  size("--microbatches", wan_options->microbatches, "in a step");
-  size("--steps", wan_options->steps, "measured in each run");
+  size("--d", wan_options->d, "width of the residual stream");
+  size("--rank", wan_options->rank, "dimensions of the subspace");
+  size("--sequences", wan_options->sequences, "sequences of 256 tokens per microbatch");
+  size("--microbatches", wan_options->microbatches, "microbatches per step");
+  size("--steps", wan_options->steps, "measured steps per run");
   wan->footer(
       "Examples:\n  thinpipe bench wan\n  thinpipe bench wan --d 512 --rank 16 --steps 2\n"
       "It trains pipelines of two processes over slowed-down links and prints their tokens per second.");
@@ -88,7 +90,7 @@ void add_bench_command(CLI::App& app) {
   join->callback([json] { bench_join(std::filesystem::read_symlink("/proc/self/exe").string(), *json); });
   auto data_size = std::make_shared<std::string>("1GB");
   auto* data = bench->add_subcommand("data", "prepare made-up text in a process of its own: rate and peak memory");
-  data->add_option("--size", *data_size, "of the text")->capture_default_str();
+  data->add_option("--size", *data_size, "size of the text")->capture_default_str();
   data->add_flag("--json", *json, "one JSON object on the last line");
   data->footer(
       "Examples:\n  thinpipe bench data\n  thinpipe bench data --size 100MB --json\n"

@@ -29,13 +29,8 @@ void complain(std::string_view message) {
   for (const std::string_view stack : {"\nException raised from", "\nframe #"}) {
     message = message.substr(0, message.find(stack));
   }
-  std::string line;
-  for (const char character : message) {
-    const auto byte = static_cast<unsigned char>(character);
-    line += byte < 0x20 || byte == 0x7f ? fmt::format("\\u{:04x}", byte) : std::string(1, character);
-  }
   // Not fmt::print, which throws where standard error cannot be written: there is nobody left to tell.
-  line = fmt::format("thinpipe: {}\n", line);
+  const std::string line = fmt::format("thinpipe: {}\n", thinpipe::escaped(message));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -97,7 +97,7 @@ std::string argument_text(const Argument& argument) {
   return fmt::format(".TP\n.B {}\n{}\n", typed(argument.shown()), prose(ended(argument.help) + notes));
 }
 
-std::string footer_text(const std::string& footer) {
+std::string man_footer(const std::string& footer) {
   std::string text;
   bool in_example = false;
   for (const auto& line : footer_lines(footer)) {
@@ -119,7 +119,7 @@ std::string command_text(const Command& command) {
       if (argument.positional == positional && !is_help(argument)) text += argument_text(argument);
     }
   }
-  text += footer_text(command.footer);
+  text += man_footer(command.footer);
   for (const auto& one : command.commands) text += command_text(one);
   return text;
 }

@@ -41,9 +41,10 @@ void check_device(const std::string& device) {
 }  // namespace
 
 void add_model_argument(CLI::App& command, ModelArgument& argument, bool computes) {
-  command.add_option("model", argument.where,
-                     "a run's folder or name, a checkpoint's folder, or a Hugging Face folder; none: the newest run");
-  command.add_option("--step", argument.step, "of a run: the checkpoint of this step; none: the last");
+  command.add_option(
+      "model", argument.where,
+      "a run's folder or name, a checkpoint's folder, or a Hugging Face folder; default: the newest run");
+  command.add_option("--step", argument.step, "use the checkpoint of this step; default: the last one");
   if (computes) command.add_option("--device", argument.device, "cpu, cuda or cuda:N")->capture_default_str();
 }
 

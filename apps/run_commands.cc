@@ -105,10 +105,10 @@ void print_status(const std::string& name, bool json) {
              status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
   auto members = nlohmann::ordered_json::array();
   for (const auto& member : status.members()) {
-    const auto stage = member.stage() < 0 ? std::string("waits") : fmt::format("stage {}", member.stage());
+    const auto stage = member.has_seat() ? fmt::format("stage {}", member.seat().stage()) : std::string("waits");
     fmt::print("  {:<10} {:<16} {:<22} {}\n", stage, member.peer(), member.address(),
                member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
-    members.push_back({{"peer", member.peer()}, {"stage", member.stage()}, {"connected", member.connected()}});
+    members.push_back({{"peer", member.peer()}, {"stage", member.has_seat() ? member.seat().stage() : -1}, {"connected", member.connected()}});
   }
   auto links = nlohmann::ordered_json::array();
   for (const auto& link : status.links()) {
@@ -154,7 +154,7 @@ void add_run_commands(CLI::App& app) {
   // Examples for the newest run and for a named one, then what happens.
   const auto add = [&](const std::string& command_name, const char* help, const char* happens, auto action) {
     auto* command = app.add_subcommand(command_name, help);
-    command->add_option("run", *name, "a run's folder or name; none: the newest");
+    command->add_option("run", *name, "a run's folder or name; default: the newest run");
     command->footer(fmt::format("Examples:\n  thinpipe {0:<46}the newest run\n  thinpipe {0} 2026-01-31-17-05-09\n{1}",
                                 command_name, happens));
     command->callback(action);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "base/result.h"
 #include "boundary/boundary.h"
 #include "cluster/run_changes.h"
@@ -15,7 +16,6 @@
 #include "cluster/worker.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "config/resumed_config.h"
 #include "net/invite.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
@@ -87,21 +87,15 @@ void serve(const ServeArguments& arguments) {
 void add_serve_command(CLI::App& app) {
   auto arguments = std::make_shared<ServeArguments>();
   auto* command = app.add_subcommand("serve", "the coordinator of a run: who takes part, steps, checkpoints");
-  command->add_option("config", arguments->config, "TOML file (docs/config.md); none: the default small model");
-  command->add_option("--set", arguments->overrides, "override a key: --set model.d=512")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--run", arguments->run, "go on with this run instead");
-  command->add_option("--run-dir", arguments->run_dir, "where a new run's files go");
-  command->add_option("--listen", arguments->listen, "HOST or HOST:PORT; may be given several times; none: everywhere")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--announce", arguments->announce, "HOST:PORT that invites name too, say a forwarded port")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+  command->add_option("config", arguments->config, "TOML file (docs/config.md); default: the default small model");
+  add_overrides(*command, arguments->overrides);
+  command->add_option("--run", arguments->run, "resume this run instead of starting a new one");
+  command->add_option("--run-dir", arguments->run_dir,
+                      "folder for a new run's files; default: a new folder in the data directory");
+  add_repeatable(*command, "--listen", arguments->listen,
+                 "address to listen on (HOST or HOST:PORT), may be repeated; default: all interfaces");
+  add_repeatable(*command, "--announce", arguments->announce,
+                 "address that invites name too (HOST:PORT), for example a forwarded port");
   command->add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
   command->add_option("--certificate-life", arguments->certificate_life_s, "seconds")->group("");
   command->footer(

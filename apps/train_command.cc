@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/units.h"
@@ -17,7 +18,6 @@
 #include "cluster/supervisor.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "config/resumed_config.h"
 #include "pipeline/batches.h"
 #include "pipeline/in_process.h"
 #include "pipeline/progress.h"
@@ -27,7 +27,6 @@
 #include "pipeline/table_file.h"
 #include "run_folders.h"
 #include "text/prepare.h"
-#include "text/prepare_line.h"
 
 namespace thinpipe {
 namespace {
@@ -58,7 +57,7 @@ RunConfig config_from(const TrainOptions& options) {
   return config;
 }
 
-std::string describe(const RunConfig& config) {
+std::string model_line(const RunConfig& config) {
   const auto& model = config.model;
   const auto stages = fmt::format("d = {}, {} blocks in {} stage(s)", model.d, model.blocks, config.pipeline.stages);
   const auto pack = to_string(config.boundary.pack);
@@ -77,7 +76,7 @@ void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std:
   fmt::print("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
              config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
              manifest.train_unigram_entropy);
-  fmt::print("model: {}\n", describe(config));
+  fmt::print("model: {}\n", model_line(config));
   fmt::print("run: {}\n", folder.string());
   std::fflush(stdout);
 }
@@ -207,18 +206,15 @@ void train(const TrainOptions& options) {
 void add_train_command(CLI::App& app) {
   auto options = std::make_shared<TrainOptions>();
   auto* command = app.add_subcommand("train", "train a model on this machine");
-  command->add_option("config", options->config, "TOML file (docs/config.md); none: the default small model");
-  command->add_option("--set", options->overrides, "override a key: --set model.d=512")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+  command->add_option("config", options->config, "TOML file (docs/config.md); default: the default small model");
+  add_overrides(*command, options->overrides);
   command->add_option("--steps", options->steps, "same as --set train.steps=N");
   command->add_option("--device", options->device, "cpu, cuda or cuda:N");
   command->add_option("--run-dir", options->run_dir,
-                      "where the run's files go; none: a new folder in the data directory");
-  command->add_option("--resume", options->resume,
-                      "go on with this run, a folder or a name that `thinpipe runs` lists");
-  command->add_flag("--in-process", options->in_process, "all stages as threads of this process, links in memory");
+                      "folder for the run's files; default: a new folder in the data directory");
+  command->add_option("--resume", options->resume, "resume this run: its folder, or a name that `thinpipe runs` lists");
+  command->add_flag("--in-process", options->in_process,
+                    "run all stages as threads of this process, with links in memory");
   command->footer(
       "Examples:\n  thinpipe train                                  the default model, a process per stage\n"
       "  thinpipe train my.toml --set optim.lr=0.01 --set link.rate=20mbit --steps 100\n"

@@ -29,8 +29,34 @@ check_files() {
       echo "$file:1: needs an opening comment that says what the file is for"
     fi
     lines=$(wc -l <"$file")
-    [ "$lines" -le 500 ] || echo "$file:501: has $lines lines; split what is over 500"
+    [ "$lines" -le 800 ] || echo "$file:801: has $lines lines; split what is over 800"
   done < <(sources src apps)
+}
+
+# The body of a function has at most 70 lines. Read as clang-format lays code out: a statement with a parenthesis whose last
+# line ends in { opens one, and the next } below the first column of that statement closes it.
+check_functions() {
+  mapfile -t files < <(sources src apps)
+  awk -v limit=70 '
+    FNR == 1 { open = 0; fresh = 1 }
+    open {
+      if (index($0, closing) == 1) {
+        if (FNR - open - 1 > limit) {
+          printf "%s:%d: a function of %d lines; split what is over %d\n", FILENAME, open, FNR - open - 1, limit
+        }
+        open = 0
+        fresh = 1
+      }
+      next
+    }
+    /^ *(\/\/|#|$)/ { fresh = 1; next }
+    {
+      if (fresh) { match($0, /^ */); closing = substr($0, 1, RLENGTH) "}"; text = "" }
+      text = text $0
+      fresh = /[;{}:]( *\/\/.*)?$/
+      if (/\{$/ && !/= \{$/ && text ~ /\(/ && text !~ /^ *(class|struct|enum|union|namespace|extern) /) open = FNR
+    }
+  ' "${files[@]}"
 }
 
 check_sleeps() {
@@ -44,7 +70,7 @@ check_columns() {
   search '^.{121}' 'longer than 120 columns; run clang-format -i' "${files[@]}"
 }
 
-faults=$(check_devices && check_files && check_sleeps && check_columns)
+faults=$(check_devices && check_files && check_functions && check_sleeps && check_columns)
 if [ -n "$faults" ]; then
   printf '%s\n' "$faults"
   exit 1

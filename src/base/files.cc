@@ -9,11 +9,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/file_system.h"
+#include "base/log.h"
+#include "base/sha256.h"
 
 namespace thinpipe {
 namespace {
@@ -22,25 +25,11 @@ Error system_error(const std::filesystem::path& path, std::string_view action) {
   return Error{fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(errno))};
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  ~Descriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 // Does not wait for a writer where the name is a pipe's, so that its kind is found out and refused.
 int open_to_read(const std::filesystem::path& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
 
 // Only regular files have a size.
-Result<size_t> regular_size(const Descriptor& file, const std::filesystem::path& path) {
+Result<size_t> regular_size(const Fd& file, const std::filesystem::path& path) {
   if (file.get() < 0) return system_error(path, "read");
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return system_error(path, "read");
@@ -49,18 +38,23 @@ Result<size_t> regular_size(const Descriptor& file, const std::filesystem::path&
   return static_cast<size_t>(status.st_size);
 }
 
-Result<std::string> read_all(const Descriptor& file, const std::filesystem::path& path) {
-  auto size = regular_size(file, path);
-  if (!size) return size.error();
-  std::string bytes(size.value(), '\0');
+// Fills `buffer`, or less of it at the end of the file, which may have shrunk since its size was asked for.
+Result<size_t> read_some(const Fd& file, const std::filesystem::path& path, std::span<char> buffer) {
   size_t filled = 0;
-  while (filled < bytes.size()) {
-    const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+  while (filled < buffer.size()) {
+    const ssize_t count = ::read(file.get(), buffer.data() + filled, buffer.size() - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return system_error(path, "read");
-    if (count == 0) break;  // it shrank while we read
+    if (count == 0) break;
     filled += static_cast<size_t>(count);
   }
+  return filled;
+}
+
+Result<std::string> read_all(const Fd& file, const std::filesystem::path& path) {
+  const size_t size = TRY(regular_size(file, path));
+  std::string bytes(size, '\0');
+  const size_t filled = TRY(read_some(file, path, bytes));
   bytes.resize(filled);
   return bytes;
 }
@@ -123,7 +117,7 @@ void remove_abandoned(const std::filesystem::path& target) {
     if (name.starts_with(prefix) && name.size() == prefix.size() + kUnique.size()) partials.push_back(entry->path());
   }
   for (const auto& path : partials) {
-    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+    const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
     struct stat status {};
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) file_system().unlink(path.string());
@@ -140,7 +134,38 @@ bool lock_partial(int descriptor) {
   return ::fstat(descriptor, &status) != 0 || status.st_nlink > 0;
 }
 
+// The folder, made if it is not there, and locked for as long as the descriptor is open. No descriptor if another
+// process has the lock and `wait` is false. On a file system without locks nobody waits for anybody.
+Result<Fd> make_locked(const std::filesystem::path& folder, bool wait, const std::filesystem::path& target) {
+  while (true) {
+    if (file_system().mkdir(folder.string()) != 0 && errno != EEXIST) return system_error(folder, "create folder");
+    Fd lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!lock && errno == ENOENT) continue;
+    if (!lock) return system_error(folder, "open folder");
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      if (!wait) return Fd();
+      log_info("waiting for another process that writes {}", target.string());
+      while (::flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
+      }
+    }
+    // Its holder may have renamed or removed it in the meantime: then another one may have that name now.
+    struct stat held {};
+    struct stat named {};
+    if (::fstat(lock.get(), &held) == 0 && ::lstat(folder.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+        held.st_dev == named.st_dev) {
+      return lock;
+    }
+  }
+}
+
 }  // namespace
+
+void Fd::reset(int descriptor) {
+  const int reason = errno;
+  if (descriptor_ >= 0) ::close(descriptor_);
+  errno = reason;
+  descriptor_ = descriptor;
+}
 
 std::filesystem::path data_dir() {
   if (const char* chosen = std::getenv("THINPIPE_DATA_DIR"); chosen != nullptr && *chosen != '\0') return chosen;
@@ -153,12 +178,22 @@ std::filesystem::path data_dir() {
   throw UserError("no place for data: set THINPIPE_DATA_DIR (or HOME) to a folder you can write to");
 }
 
-Result<std::string> read_file(const std::filesystem::path& path) {
-  return read_all(Descriptor(open_to_read(path)), path);
+Result<std::string> read_file(const std::filesystem::path& path) { return read_all(Fd(open_to_read(path)), path); }
+
+Result<std::string> sha256_of_file(const std::filesystem::path& path) {
+  const Fd file(open_to_read(path));
+  TRY(regular_size(file, path));
+  Sha256 hash;
+  std::vector<char> buffer(1 << 20);
+  while (true) {
+    const size_t count = TRY(read_some(file, path, buffer));
+    hash.update({buffer.data(), count});
+    if (count < buffer.size()) return hash.hex();
+  }
 }
 
 Result<std::string> read_private_file(const std::filesystem::path& path) {
-  const Descriptor file(open_to_read(path));
+  const Fd file(open_to_read(path));
   struct stat status {};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return system_error(path, "read");
   if ((status.st_mode & 077) != 0) {
@@ -185,7 +220,7 @@ Status make_directories(const std::filesystem::path& path) {
             fmt::format("cannot create folder {}: {} is there and is no folder", path.string(), folder.string())};
       }
     }
-    if (auto status = sync_directory(parent_of(folder)); !status) return status;
+    TRY(sync_directory(parent_of(folder)));
   }
   return {};
 }
@@ -201,6 +236,17 @@ Status sync_directory(const std::filesystem::path& path) {
   return system_error(path, "write folder");
 }
 
+Status remove_contents(const std::filesystem::path& folder) {
+  std::error_code code;
+  std::vector<std::filesystem::path> held;
+  for (std::filesystem::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
+    held.push_back(entry->path());
+  }
+  if (code) return Error{fmt::format("cannot remove {}: {}", folder.string(), code.message())};
+  for (const auto& entry : held) TRY(remove_tree(entry));
+  return {};
+}
+
 Status remove_tree(const std::filesystem::path& path) {
   std::error_code code;
   const auto type = std::filesystem::symlink_status(path, code).type();
@@ -208,14 +254,7 @@ Status remove_tree(const std::filesystem::path& path) {
   if (type != std::filesystem::file_type::directory) {
     return file_system().unlink(path.string()) == 0 || errno == ENOENT ? Status() : system_error(path, "remove");
   }
-  std::vector<std::filesystem::path> held;
-  for (std::filesystem::directory_iterator entry(path, code), end; !code && entry != end; entry.increment(code)) {
-    held.push_back(entry->path());
-  }
-  if (code) return Error{fmt::format("cannot remove {}: {}", path.string(), code.message())};
-  for (const auto& entry : held) {
-    if (auto status = remove_tree(entry); !status) return status;
-  }
+  TRY(remove_contents(path));
   return file_system().rmdir(path.string()) == 0 || errno == ENOENT ? Status() : system_error(path, "remove");
 }
 
@@ -234,14 +273,13 @@ AtomicFile::~AtomicFile() {
 }
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, FileMode mode) {
-  auto target = file_to_replace(path);
-  if (!target) return target.error();
-  remove_abandoned(target.value());
+  const auto target = TRY(file_to_replace(path));
+  remove_abandoned(target);
   while (true) {
-    std::string temporary = fmt::format("{}{}{}", target.value().string(), kPartial, kUnique);
+    std::string temporary = fmt::format("{}{}{}", target.string(), kPartial, kUnique);
     const int descriptor = file_system().create_unique(temporary, mode == FileMode::kPrivate ? 0600 : 0644);
     if (descriptor < 0) return system_error(path, "write");
-    if (lock_partial(descriptor)) return AtomicFile(target.value(), temporary, descriptor);
+    if (lock_partial(descriptor)) return AtomicFile(target, temporary, descriptor);
     file_system().close(descriptor);
   }
 }
@@ -260,20 +298,68 @@ Status AtomicFile::commit() {
 }
 
 Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes, FileMode mode) {
-  auto file = AtomicFile::create(path, mode);
-  if (!file) return file.error();
-  if (auto status = file.value().append(bytes); !status) return status;
-  return file.value().commit();
+  auto file = TRY(AtomicFile::create(path, mode));
+  TRY(file.append(bytes));
+  return file.commit();
+}
+
+Result<std::optional<AtomicFolder>> AtomicFolder::open(const std::filesystem::path& path, bool wait) {
+  auto target = std::filesystem::absolute(path).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "out/"
+  TRY(make_directories(target.parent_path()));
+  const auto hidden = target.parent_path() / ("." + target.filename().string() + ".partial");
+  auto lock = TRY(make_locked(hidden, wait, target));
+  if (!lock) return std::optional<AtomicFolder>();
+  AtomicFolder folder(target, hidden, std::move(lock));
+  TRY(remove_contents(hidden));  // what a killed process has left
+  return std::optional(std::move(folder));
+}
+
+Result<AtomicFolder> AtomicFolder::create(const std::filesystem::path& path) {
+  auto folder = TRY(open(path, true));
+  return *std::move(folder);
+}
+
+Result<AtomicFolder> AtomicFolder::create_new(const std::filesystem::path& parent, const std::string& name) {
+  for (int attempt = 1; attempt < 1000; ++attempt) {
+    auto folder = TRY(open(parent / (attempt == 1 ? name : fmt::format("{}-{}", name, attempt)), false));
+    std::error_code ignored;
+    if (folder && !std::filesystem::exists(folder->target(), ignored)) return *std::move(folder);
+  }
+  return Error{fmt::format("cannot find a new name for a folder in {}", parent.string())};
+}
+
+AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
+    : target_(std::move(other.target_)),
+      path_(std::exchange(other.path_, std::filesystem::path())),
+      lock_(std::move(other.lock_)) {}
+
+AtomicFolder::~AtomicFolder() {
+  if (!path_.empty()) (void)remove_tree(path_);
+}
+
+bool AtomicFolder::is_taken() const {
+  std::error_code code;
+  const auto type = std::filesystem::symlink_status(target_, code).type();
+  if (type == std::filesystem::file_type::not_found) return false;
+  return type != std::filesystem::file_type::directory || !std::filesystem::is_empty(target_, code) || code;
+}
+
+Status AtomicFolder::commit() {
+  TRY(sync_directory(path_));
+  TRY(rename_path(path_, target_));
+  path_.clear();
+  lock_.reset();
+  return sync_directory(parent_of(target_));
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const Descriptor file(open_to_read(path));
-  auto size = regular_size(file, path);
-  if (!size) return size.error();
-  if (size.value() == 0) return MappedFile(nullptr, 0);
-  void* data = ::mmap(nullptr, size.value(), PROT_READ, MAP_SHARED, file.get(), 0);
+  const Fd file(open_to_read(path));
+  const size_t size = TRY(regular_size(file, path));
+  if (size == 0) return MappedFile(nullptr, 0);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) return system_error(path, "map");
-  return MappedFile(static_cast<const char*>(data), size.value());
+  return MappedFile(static_cast<const char*>(data), size);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

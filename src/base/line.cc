@@ -1,10 +1,19 @@
 #include "base/line.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace thinpipe {
 namespace {
+
+// A terminal can be rewritten often; a log file should stay readable.
+constexpr Duration kLiveEvery = std::chrono::milliseconds(100);
+constexpr Duration kPlainEvery = std::chrono::seconds(5);
+
+bool is_control(char character) { return static_cast<unsigned char>(character) < 0x20 || character == 0x7f; }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
   // Three rows of the optimal string alignment table: two back for the swap of neighbours.
@@ -29,9 +38,25 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string one_line(std::string_view text) {
   std::string line(text.substr(0, kMaxLineBytes));
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  std::replace_if(line.begin(), line.end(), is_control, ' ');
   return line;
+}
+
+std::string escaped(std::string_view text, size_t most) {
+  std::string out;
+  for (const char character : text.substr(0, most)) {
+    out += is_control(character) ? fmt::format("\\u{:04x}", character) : std::string(1, character);
+  }
+  return text.size() > most ? out + "..." : out;
+}
+
+std::string in_quotes(std::string_view text, size_t most) {
+  std::string plain;
+  for (const char character : text.substr(0, most)) {
+    if (character == '"' || character == '\\') plain += '\\';
+    plain += character;
+  }
+  return fmt::format("\"{}\"{}", escaped(plain), text.size() > most ? "..." : "");
 }
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
@@ -45,6 +70,30 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
     }
   }
   return best;
+}
+
+bool LiveLine::is_due() const { return !last_ || clock_.now() - *last_ >= (live_ ? kLiveEvery : kPlainEvery); }
+
+void LiveLine::show(std::string_view text) {
+  last_ = clock_.now();
+  clear();
+  fmt::print(out_, "{}{}", text, live_ ? "" : "\n");
+  std::fflush(out_);
+  up_ = live_;
+}
+
+void LiveLine::note(std::string_view text) {
+  clear();
+  fmt::print(out_, "{}\n", text);
+  std::fflush(out_);
+}
+
+void LiveLine::clear() {
+  if (std::exchange(up_, false)) fmt::print(out_, "\r\033[K");
+}
+
+void LiveLine::end() {
+  if (std::exchange(up_, false)) fmt::print(out_, "\n");
 }
 
 }  // namespace thinpipe

@@ -17,7 +17,8 @@ struct Unit {
 };
 
 constexpr Unit kRates[] = {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
-constexpr Unit kDurations[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}};
+constexpr Unit kDurations[] = {{"ns", 1},     {"us", 1e3},   {"ms", 1e6},   {"s", 1e9},
+                               {"min", 60e9}, {"h", 3600e9}, {"d", 86400e9}};
 constexpr Unit kSizes[] = {{"b", 1},      {"kb", 1e3},      {"mb", 1e6},        {"gb", 1e9},
                            {"kib", 1024}, {"mib", 1048576}, {"gib", 1073741824}};
 

@@ -12,7 +12,7 @@ namespace thinpipe {
 
 // Bits per second: bit, kbit, mbit, gbit (powers of 1000), case ignored; "unlimited" is 0.
 Result<uint64_t> parse_rate(std::string_view text);
-// ns, us, ms, s, min, h; a bare 0 is allowed.
+// ns, us, ms, s, min, h, d; a bare 0 is allowed.
 Result<Duration> parse_duration(std::string_view text);
 // Bytes: B, KB, MB, GB (powers of 1000), KiB, MiB, GiB (powers of 1024); a bare number is bytes.
 Result<uint64_t> parse_size(std::string_view text);

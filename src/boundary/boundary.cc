@@ -93,7 +93,7 @@ class SubspaceBoundary final : public PackedBoundary {
   explicit SubspaceBoundary(const Cut& cut) : PackedBoundary(cut), side_(*cut.side) {}
 
   bool has_end_of_step(Direction direction, int64_t step) const override {
-    return direction == Direction::kBackward && side_.moves_after(step);
+    return direction == Direction::kBackward && side_.moves_at(step);
   }
 
   std::vector<std::byte> end_of_step(Direction /*direction*/) override {
@@ -139,18 +139,18 @@ std::string pack_refusal(const RunConfig& config, std::string_view width_key) {
                      problem);
 }
 
-constexpr std::array<BoundaryRow, 2> kKinds{{
+constexpr std::array<BoundaryKind, 2> kKinds{{
     {"dense", [](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<PackedBoundary>(cut); },
      [](const RunConfig& config) { return pack_refusal(config, "model.d"); }},
     {"subspace", [](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<SubspaceBoundary>(cut); },
      [](const RunConfig& config) { return pack_refusal(config, "subspace.rank"); }},
 }};
 
-const BoundaryRow& kind_of(const RunConfig& config) { return kKinds[config.model.is_subspace() ? 1 : 0]; }
+const BoundaryKind& kind_of(const RunConfig& config) { return kKinds[config.model.is_subspace() ? 1 : 0]; }
 
 }  // namespace
 
-std::span<const BoundaryRow> boundary_kinds() { return kKinds; }
+std::span<const BoundaryKind> boundary_kinds() { return kKinds; }
 
 std::unique_ptr<Boundary> make_boundary(const Cut& cut) { return kind_of(cut.config).make(cut); }
 

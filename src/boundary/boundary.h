@@ -64,13 +64,13 @@ class Boundary {
 };
 
 // The kinds there are. A run's follows from its model.mode.
-struct BoundaryRow {
+struct BoundaryKind {
   std::string_view name;
   std::unique_ptr<Boundary> (*make)(const Cut& cut);
   // "" or one sentence that names the key, its value and what would be right.
   std::string (*refuses)(const RunConfig& config);
 };
-std::span<const BoundaryRow> boundary_kinds();
+std::span<const BoundaryKind> boundary_kinds();
 
 std::unique_ptr<Boundary> make_boundary(const Cut& cut);
 

@@ -33,7 +33,7 @@ void decode_fp16_values(const std::byte* in, double scale, std::span<T> out) {
   }
 }
 
-// What a row's codes stand for when its maximum is `unit`, by their bits.
+// What a row's codes stand for when they reach `unit`, by their bits.
 template <class T, int kBits>
 std::array<T, 1 << kBits> code_values(double unit) {
   std::array<T, 1 << kBits> values;

@@ -138,7 +138,7 @@ void encode_fp16_values(std::span<const T> in, double scale, PackRandom random, 
   }
 }
 
-// kTop: the code of the row's maximum. Codes are found above 0, then kFlip turns them into two's complement.
+// kTop: the code of the row's reach. Codes are found above 0, then kFlip turns them into two's complement.
 template <int kBits>
 struct Code;
 template <>
@@ -168,16 +168,34 @@ void store_codes(const uint8_t* codes, size_t count, std::byte* __restrict out) 
   }
 }
 
-// The smallest fp16 (in 1 / 2^15) not below maximum / scale, so that the row's maximum never clips.
-uint32_t row_scale_bits(double maximum, double scale) {
-  return Fp16::encode(std::min(maximum, scale) / scale * kFp16Unit, [](double places) {
+// Whether numbers may lie beyond the outermost codes. Stochastic rounding must not clip: it would change the mean.
+template <int kBits, Rounding kRounding>
+constexpr bool kClips = kBits == 2 && kRounding == Rounding::kNearest;
+
+// How far a row's codes must reach: to its maximum; or, if they may clip, to 1.5 times its root mean square, which puts
+// int2's levels where a normal distribution loses least.
+template <class T, bool kMayClip>
+double row_reach(const T* in, size_t cols) {
+  const double maximum = max_magnitude(in, cols);
+  if constexpr (!kMayClip) return maximum;
+  double squares = 0;
+  for (size_t i = 0; i < cols; ++i) {
+    const double value = std::clamp<double>(in[i], -kFloatMax, kFloatMax);
+    squares += value * value;
+  }
+  return std::min(maximum, 1.5 * std::sqrt(squares / static_cast<double>(cols)));
+}
+
+// The smallest fp16 (in 1 / 2^15) not below reach / scale, so that what the codes must reach never clips.
+uint32_t row_scale_bits(double reach, double scale) {
+  return Fp16::encode(std::min(reach, scale) / scale * kFp16Unit, [](double places) {
     const auto below = static_cast<int32_t>(places);
     return below < places ? below + 1 : below;
   });
 }
 
 // The codes of the elements first .. first + count of the matrix at `in`, which lie in one row; `unit` is the row's
-// maximum as the receiver will know it.
+// reach as the receiver will know it.
 template <class T, int kBits, Rounding kRounding>
 void encode_row(const T* in, size_t first, size_t count, double unit, Draws<kRounding>& draws, std::byte* out) {
   using C = Code<kBits>;
@@ -189,7 +207,11 @@ void encode_row(const T* in, size_t first, size_t count, double unit, Draws<kRou
     const uint32_t* words = draws.words();
     for (size_t j = 0; j < taken; ++j) {
       double value = x[j];
-      if constexpr (std::is_same_v<T, double>) value = std::clamp<double>(value, -kFloatMax, kFloatMax);
+      if constexpr (kClips<kBits, kRounding>) {
+        value = std::clamp(value, -unit, unit);
+      } else if constexpr (std::is_same_v<T, double>) {
+        value = std::clamp<double>(value, -kFloatMax, kFloatMax);
+      }
       const int32_t code = round_to_integer<kRounding>(value * to_code + C::kOffset, word_of<kRounding>(words, j));
       codes[j] = static_cast<uint8_t>((code ^ C::kFlip) & ((1 << kBits) - 1));
     }
@@ -204,7 +226,7 @@ void encode_codes(std::span<const T> in, size_t rows, size_t cols, double scale,
   Draws<kRounding> draws(random);
   for (size_t row = 0; row < rows; ++row) {
     const size_t first = row * cols;
-    const uint32_t row_scale = row_scale_bits(max_magnitude(in.data() + first, cols), scale);
+    const uint32_t row_scale = row_scale_bits(row_reach<T, kClips<kBits, kRounding>>(in.data() + first, cols), scale);
     store(out + 2 * row, static_cast<uint16_t>(row_scale));
     if (row_scale == 0) {
       std::memset(codes_out + first * kBits / 8, 0, cols * kBits / 8);

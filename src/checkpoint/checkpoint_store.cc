@@ -1,29 +1,37 @@
-// Receiving, committing and removing checkpoints; checkpoint_store_reading.cc finds and verifies them.
 #include "checkpoint/checkpoint_store.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <map>
-#include <mutex>
+#include <charconv>
+#include <set>
 #include <utility>
 
-#include "base/file_system.h"
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/safetensors.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kManifest = "manifest.json";
+constexpr const char* kManifest = "manifest.json";
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
-bool has_size(const fs::path& path, uint64_t bytes) {
-  std::error_code code;
-  return fs::is_regular_file(path, code) && fs::file_size(path, code) == bytes && !code;
+// ---- names ----
+
+std::string name_of(CheckpointId id) { return fmt::format("step-{:08}-g{}", id.step, id.generation); }
+
+// "step-00000020-g3" and nothing else.
+std::optional<CheckpointId> id_of(std::string_view folder_name) {
+  constexpr std::string_view kPrefix = "step-";
+  if (!folder_name.starts_with(kPrefix)) return std::nullopt;
+  const char* const end = folder_name.data() + folder_name.size();
+  CheckpointId id;
+  const auto step = std::from_chars(folder_name.data() + kPrefix.size(), end, id.step);
+  if (step.ec != std::errc() || end - step.ptr < 3 || step.ptr[0] != '-' || step.ptr[1] != 'g') return std::nullopt;
+  const auto generation = std::from_chars(step.ptr + 2, end, id.generation);
+  if (generation.ec != std::errc() || generation.ptr != end || name_of(id) != folder_name) return std::nullopt;
+  return id;
 }
 
 bool is_there(const fs::path& path) {
@@ -34,32 +42,84 @@ bool is_there(const fs::path& path) {
 Result<std::vector<fs::path>> entries_of(const fs::path& folder) {
   std::vector<fs::path> entries;
   std::error_code code;
-  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
+  fs::directory_iterator entry(folder, code);
+  if (code == std::errc::no_such_file_or_directory) return entries;
+  for (const fs::directory_iterator end; !code && entry != end; entry.increment(code)) {
     entries.push_back(entry->path());
   }
   if (code) return Error{fmt::format("cannot read {}: {}", folder.string(), code.message())};
   return entries;
 }
 
-// Files of an earlier attempt, and transfers that nobody waits for any more.
-Status remove_all_but_files_of(const CheckpointManifest& manifest, const fs::path& folder) {
-  const auto entries = entries_of(folder);
-  if (!entries) return entries.error();
-  for (const auto& entry : entries.value()) {
-    const auto belongs = [&entry](const CheckpointFile& file) { return file.name == entry.filename(); };
-    if (std::any_of(manifest.files.begin(), manifest.files.end(), belongs)) continue;
-    if (auto status = remove_tree(entry); !status) return status;
+// Those that have a folder, newest first; none when `folder` is not there.
+Result<std::vector<CheckpointId>> checkpoints_in(const fs::path& folder) {
+  std::vector<CheckpointId> ids;
+  for (const auto& entry : TRY(entries_of(folder))) {
+    if (const auto id = id_of(entry.filename().string())) ids.push_back(*id);
+  }
+  std::sort(ids.rbegin(), ids.rend());
+  return ids;
+}
+
+// ---- reading what may be damaged ----
+
+// Only regular files have one; opening anything else might wait forever.
+Result<uint64_t> size_of(const fs::path& path) {
+  std::error_code code;
+  const auto status = fs::status(path, code);
+  if (status.type() == fs::file_type::not_found) return Error{fmt::format("{}: is missing", path.string())};
+  if (!fs::is_regular_file(status)) return Error{fmt::format("{}: is not a regular file", path.string())};
+  const uint64_t bytes = fs::file_size(path, code);
+  if (code) return Error{fmt::format("cannot read {}: {}", path.string(), code.message())};
+  return bytes;
+}
+
+Status check_size(const fs::path& path, uint64_t needed) {
+  const uint64_t bytes = TRY(size_of(path));
+  if (bytes == needed) return {};
+  return Error{fmt::format("{}: {}: has {} bytes, needs {}", path.string(), bytes < needed ? "truncated" : "too long",
+                           bytes, needed)};
+}
+
+// The manifest of the checkpoint in that folder, whose files are there and have their sizes.
+Result<CheckpointManifest> read_checkpoint(const fs::path& folder, CheckpointId id) {
+  const auto path = folder / kManifest;
+  if (const uint64_t bytes = TRY(size_of(path)); bytes > kMaxCheckpointManifestBytes) {
+    return Error{fmt::format("{}: not a checkpoint manifest: has {} bytes, at most {} are read", path.string(), bytes,
+                             kMaxCheckpointManifestBytes)};
+  }
+  const auto text = TRY(read_file(path));
+  auto manifest = TRY(parse_checkpoint_manifest(text, path.string()));
+  if (manifest.id != id) {
+    return Error{fmt::format("{}: is of {}, not {}", path.string(), name_of(manifest.id), name_of(id))};
+  }
+  for (const auto& file : manifest.files) TRY(check_size(folder / unit_file_name(file.unit), file.bytes));
+  return manifest;
+}
+
+// And, every byte of them read, their hashes.
+Status check_hashes(const fs::path& folder, const CheckpointManifest& manifest) {
+  for (const auto& file : manifest.files) {
+    const auto path = folder / unit_file_name(file.unit);
+    TRY(check_size(path, file.bytes));
+    const auto hash = TRY(sha256_of_file(path));
+    if (hash == file.sha256) continue;
+    return Error{fmt::format("{}: damaged: its sha256 is {}, needs {}", path.string(), hash, file.sha256)};
   }
   return {};
 }
 
+Result<FoundCheckpoint> whole_checkpoint(const fs::path& checkpoints, CheckpointId id) {
+  const auto folder = checkpoints / name_of(id);
+  FoundCheckpoint found{TRY(read_checkpoint(folder, id)), {}};
+  TRY(check_hashes(folder, found.manifest));
+  for (const auto& file : found.manifest.files) found.files.push_back(folder / unit_file_name(file.unit));
+  return found;
+}
+
 }  // namespace
 
-// What this process has received for steps it has not committed. A step is here from its first receive_file() on.
-struct CheckpointStore::Received {
-  std::mutex mutex;
-  std::map<int64_t, std::map<std::string, CheckpointFile>> files;
-};
+// ---- receiving ----
 
 Status IncomingFile::append(std::string_view bytes) {
   if (!file_) return give_up("no more bytes are taken after an error or the end");
@@ -90,222 +150,238 @@ Status IncomingFile::finish() {
 
 Error IncomingFile::give_up(const std::string& message) {
   file_.reset();
-  return Error{fmt::format("checkpoint of step {}: {}: {}", step_, announced_.name, message)};
+  return Error{fmt::format("checkpoint {}: {}: {}", name_of(id_), announced_.unit, message)};
 }
 
-CheckpointStore::CheckpointStore(fs::path folder, std::string run)
-    : folder_(std::move(folder)), run_(std::move(run)), received_(std::make_unique<Received>()) {}
-CheckpointStore::~CheckpointStore() = default;
+fs::path CheckpointStore::folder_of(CheckpointId id) const { return folder_ / name_of(id); }
+fs::path CheckpointStore::hidden(CheckpointId id, const char* state) const {
+  return folder_ / fmt::format(".{}.{}", name_of(id), state);
+}
+fs::path CheckpointStore::path_of(CheckpointId id, std::string_view unit) const {
+  return folder_of(id) / unit_file_name(unit);
+}
 
-fs::path CheckpointStore::folder_of(int64_t step) const { return checkpoint_step_folder(folder_, step); }
-fs::path CheckpointStore::partial_of(int64_t step) const { return folder_ / fmt::format(".step-{:08}.partial", step); }
-fs::path CheckpointStore::removed_of(int64_t step) const { return folder_ / fmt::format(".step-{:08}.removed", step); }
-fs::path CheckpointStore::path_of(int64_t step, std::string_view name) const { return folder_of(step) / name; }
-
-Result<IncomingFile> CheckpointStore::receive_file(int64_t step, const std::string& name, uint64_t bytes,
-                                                   const std::string& sha256) {
+Result<IncomingFile> CheckpointStore::receive_file(CheckpointId id, const CheckpointFile& file) {
   const auto refuse = [&](std::string_view message) {
-    return Error{fmt::format("checkpoint of step {}: {}: {}", step, quoted_for_error(name), message)};
+    return Error{fmt::format("checkpoint {}: {}: {}", name_of(id), quoted_for_error(file.unit), message)};
   };
-  if (step < 0 || step > kMaxCheckpointStep)
+  if (id.step < 0 || id.step > kMaxCheckpointStep) {
     return refuse(fmt::format("needs a step from 0 to {}", kMaxCheckpointStep));
-  if (!is_checkpoint_file_name(name)) return refuse("needs a plain file name of a-z, 0-9, '.' and '-'");
-  if (!is_sha256_hex(sha256)) {
-    return refuse(fmt::format("its sha256 is {}, needs 64 lower-case hex digits", quoted_for_error(sha256)));
   }
-  const std::lock_guard lock(received_->mutex);
-  const auto partial = partial_of(step);
-  if (!received_->files.contains(step)) {
-    // What lies there was left by another process, or by a checkpoint that was replaced.
-    if (auto status = remove_leftover(partial); !status) return status.error();
+  if (!is_unit_name(file.unit)) return refuse("needs a plain name of a-z, 0-9 and '-'");
+  if (!is_sha256_hex(file.sha256)) {
+    return refuse(fmt::format("its sha256 is {}, needs 64 lower-case hex digits", quoted_for_error(file.sha256)));
   }
-  if (auto status = make_directories(partial); !status) return status.error();
-  auto file = AtomicFile::create(partial / name);
-  if (!file) return file.error();
-  received_->files.try_emplace(step);
-  return IncomingFile(this, step, {name, bytes, sha256}, std::move(file).take());
+  const std::lock_guard lock(mutex_);
+  const auto partial = hidden(id, "partial");
+  // What lies there before the first file of this process was left by another.
+  if (!received_.contains(id)) TRY(remove_leftover(partial));
+  TRY(make_directories(partial));
+  auto target = TRY(AtomicFile::create(partial / unit_file_name(file.unit)));
+  received_.try_emplace(id);
+  return IncomingFile(this, id, file, std::move(target));
 }
 
-Result<CheckpointFile> CheckpointStore::receive_copy(int64_t step, const fs::path& path) {
-  const auto mapped = MappedFile::open(path);
-  if (!mapped) return mapped.error();
-  auto left = mapped.value().bytes();
-  CheckpointFile file{path.filename().string(), left.size(), sha256_hex(left)};
-  auto incoming = receive_file(step, file.name, file.bytes, file.sha256);
-  if (!incoming) return incoming.error();
+Result<CheckpointFile> CheckpointStore::receive_copy(CheckpointId id, const std::string& unit, const fs::path& path) {
+  const auto mapped = TRY(MappedFile::open(path));
+  auto left = mapped.bytes();
+  CheckpointFile file{unit, left.size(), sha256_hex(left)};
+  auto incoming = TRY(receive_file(id, file));
   while (!left.empty()) {
-    if (auto status = incoming.value().append(left.substr(0, kPieceBytes)); !status) return status.error();
+    TRY(incoming.append(left.substr(0, kPieceBytes)));
     left.remove_prefix(std::min(left.size(), kPieceBytes));
   }
-  if (auto status = incoming.value().finish(); !status) return status.error();
+  TRY(incoming.finish());
   return file;
 }
 
 Status CheckpointStore::take_in(const IncomingFile& incoming, AtomicFile& file) {
-  const std::lock_guard lock(received_->mutex);
-  const auto found = received_->files.find(incoming.step_);
-  if (found == received_->files.end()) {
-    return Error{fmt::format("checkpoint of step {}: {}: comes too late: the step was committed or given up meanwhile",
-                             incoming.step_, incoming.announced_.name)};
+  const std::lock_guard lock(mutex_);
+  const auto found = received_.find(incoming.id_);
+  if (found == received_.end()) {
+    return Error{fmt::format("checkpoint {}: {}: comes too late: it was committed or given up meanwhile",
+                             name_of(incoming.id_), incoming.announced_.unit)};
   }
   // If commit() fails halfway, which of the two has the name is not known: neither may be committed.
-  found->second.erase(incoming.announced_.name);
-  if (auto status = file.commit(); !status) return status;
-  found->second.emplace(incoming.announced_.name, incoming.announced_);
+  found->second.erase(incoming.announced_.unit);
+  TRY(file.commit());
+  found->second.emplace(incoming.announced_.unit, incoming.announced_);
   return {};
 }
 
-bool CheckpointStore::holds(int64_t step, const std::string& name, const std::string& sha256) const {
-  {
-    const std::lock_guard lock(received_->mutex);
-    if (const auto found = received_->files.find(step); found != received_->files.end()) {
-      const auto file = found->second.find(name);
-      if (file != found->second.end() && file->second.sha256 == sha256) {
-        return has_size(partial_of(step) / name, file->second.bytes);
-      }
-    }
-  }
-  const Found found = look_at(step);
-  const auto& files = found.manifest.files;
-  return found.state == Found::State::kWhole && std::any_of(files.begin(), files.end(), [&](const auto& file) {
-           return file.name == name && file.sha256 == sha256;
-         });
-}
+// ---- committing and removing ----
 
 Status CheckpointStore::check_received(const CheckpointManifest& manifest) const {
   const auto refuse = [&manifest](const CheckpointFile& file, std::string_view message) {
-    return Error{fmt::format("cannot commit the checkpoint of step {}: {} {}", manifest.step, file.name, message)};
+    return Error{fmt::format("cannot commit the checkpoint {}: {} {}", name_of(manifest.id), file.unit, message)};
   };
-  const auto of_step = received_->files.find(manifest.step);
+  const auto received = received_.find(manifest.id);
   for (const auto& file : manifest.files) {
-    if (of_step == received_->files.end() || !of_step->second.contains(file.name)) {
+    if (received == received_.end() || !received->second.contains(file.unit)) {
       return refuse(file, "has not been received");
     }
-    const auto& received = of_step->second.at(file.name);
-    if (received != file) {
-      return refuse(file, fmt::format("was received with {} bytes and sha256 {}, the manifest has {} and {}",
-                                      received.bytes, received.sha256, file.bytes, file.sha256));
+    const auto& got = received->second.at(file.unit);
+    if (got != file) {
+      return refuse(file, fmt::format("was received with {} bytes and sha256 {}, the manifest has {} and {}", got.bytes,
+                                      got.sha256, file.bytes, file.sha256));
     }
-    if (!has_size(partial_of(manifest.step) / file.name, file.bytes)) {
-      return refuse(file, fmt::format("was received, but its {} bytes are no longer in {}", file.bytes,
-                                      partial_of(manifest.step).string()));
-    }
+    TRY(check_size(hidden(manifest.id, "partial") / unit_file_name(file.unit), file.bytes));
   }
   return {};
 }
 
 Status CheckpointStore::commit(const CheckpointManifest& manifest) {
-  const std::string text = manifest_text(manifest);
-  const auto as_read = parse_checkpoint_manifest(text, fmt::format("checkpoint of step {}", manifest.step));
-  if (!as_read) return as_read.error();
-  if (as_read.value() != manifest) {
-    return Error{
-        fmt::format("cannot commit the checkpoint of step {}: its run or machine is not UTF-8", manifest.step)};
-  }
   if (manifest.run != run_) {
-    return Error{fmt::format("cannot commit the checkpoint of step {}: it is of run {}, this store is of run {}",
-                             manifest.step, quoted_for_error(manifest.run), quoted_for_error(run_))};
+    return Error{fmt::format("cannot commit the checkpoint {}: it is of run {}, this store is of run {}",
+                             name_of(manifest.id), quoted_for_error(manifest.run), quoted_for_error(run_))};
   }
-  const std::lock_guard lock(received_->mutex);
-  const auto partial = partial_of(manifest.step);
-  if (is_there(folder_of(manifest.step))) {
-    const Found old = look_at(manifest.step);
-    if (old.state == Found::State::kOfAnotherRun) return Error{old.reason};
-    const bool is_newer = old.manifest.generation > manifest.generation;
-    const bool is_the_same = old.manifest.generation == manifest.generation && old.manifest.cuts == manifest.cuts;
-    if (old.state == Found::State::kWhole && (is_newer || is_the_same)) {
-      received_->files.erase(manifest.step);
-      // An earlier commit() may have failed at just that.
-      if (auto status = sync_directory(folder_); !status) return status;
-      (void)remove_tree(partial);
-      return {};
-    }
+  if (const auto fault = manifest_fault(manifest); !fault.empty()) {
+    return Error{fmt::format("cannot commit the checkpoint {}: {}", name_of(manifest.id), fault)};
   }
-  if (auto status = check_received(manifest); !status) return status;
-  if (auto status = remove_all_but_files_of(manifest, partial); !status) return status;
-  if (auto status = write_file_atomically(partial / kManifest, text); !status) return status;
-  if (auto status = move_into_place(manifest.step); !status) return status;
-  received_->files.erase(manifest.step);
-  if (auto status = sync_directory(folder_); !status) return status;
-  // What was replaced, if anything, is under one of these. Hidden, it does no harm if it stays.
-  (void)remove_tree(partial);
-  (void)remove_tree(removed_of(manifest.step));
-  return {};
-}
-
-Status CheckpointStore::move_into_place(int64_t step) {
-  const auto partial = partial_of(step);
-  const auto target = folder_of(step);
-  if (!is_there(target)) return rename_path(partial, target);
-  if (file_system().exchange(partial.string(), target.string()) == 0) return {};
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) {
-    return Error{fmt::format("cannot replace {}: {}", target.string(), std::strerror(errno))};
+  const std::lock_guard lock(mutex_);
+  const auto partial = hidden(manifest.id, "partial");
+  if (look_at(manifest.id)) {
+    received_.erase(manifest.id);
+    TRY(sync_directory(folder_));  // an earlier commit() may have failed at just that
+    (void)remove_tree(partial);
+    return {};
   }
-  // A disk that cannot exchange two folders: for a moment there is none of that step, and latest() is an earlier one.
-  const auto removed = removed_of(step);
-  if (auto status = remove_leftover(removed); !status) return status;
-  if (auto status = rename_path(target, removed); !status) return status;
-  if (auto status = rename_path(partial, target); !status) {
-    (void)rename_path(removed, target);
-    return status;
+  TRY(check_received(manifest));
+  // Files of an earlier attempt, and transfers that nobody waits for any more.
+  for (const auto& entry : TRY(entries_of(partial))) {
+    const auto belongs = [&](const CheckpointFile& file) { return unit_file_name(file.unit) == entry.filename(); };
+    if (std::none_of(manifest.files.begin(), manifest.files.end(), belongs)) TRY(remove_tree(entry));
   }
-  return {};
+  TRY(write_file_atomically(partial / kManifest, manifest_text(manifest)));
+  if (is_of_another_run(manifest.id)) {
+    return Error{fmt::format("{}: is of another run, not {}", folder_of(manifest.id).string(), quoted_for_error(run_))};
+  }
+  if (is_there(folder_of(manifest.id))) TRY(remove(manifest.id));  // damaged
+  TRY(rename_path(partial, folder_of(manifest.id)));
+  received_.erase(manifest.id);
+  return sync_directory(folder_);
 }
 
 // What lies under a hidden name may have been a checkpoint until a rename that no sync has followed.
 Status CheckpointStore::remove_leftover(const fs::path& path) {
   if (!is_there(path)) return {};
-  if (auto status = sync_directory(folder_); !status) return status;
+  TRY(sync_directory(folder_));
   return remove_tree(path);
 }
 
 // Hidden first, and that on the disk: a checkpoint that is half gone must not look like one.
-Status CheckpointStore::remove(int64_t step) {
-  const auto removed = removed_of(step);
-  if (auto status = remove_leftover(removed); !status) return status;
-  if (auto status = rename_path(folder_of(step), removed); !status) return status;
+Status CheckpointStore::remove(CheckpointId id) {
+  const auto removed = hidden(id, "removed");
+  TRY(remove_leftover(removed));
+  TRY(rename_path(folder_of(id), removed));
   return remove_leftover(removed);
 }
 
 Status CheckpointStore::keep(int64_t last_n, int64_t every_m) {
   TP_CHECK(last_n >= 1 && every_m >= 0, "keep({}, {})", last_n, every_m);
-  const auto all = steps();
-  if (!all) return all.error();
-  std::vector<int64_t> old;
+  std::vector<CheckpointId> old;
   int64_t kept = 0;
-  for (const int64_t step : all.value()) {
-    if (look_at(step).state != Found::State::kWhole || kept++ < last_n) continue;
-    if (every_m == 0 || step % every_m != 0) old.push_back(step);
+  for (const auto id : TRY(checkpoints_in(folder_))) {
+    if (!look_at(id) || kept++ < last_n) continue;
+    if (every_m == 0 || id.step % every_m != 0) old.push_back(id);
   }
   std::reverse(old.begin(), old.end());
-  for (const int64_t step : old) {
-    if (auto status = remove(step); !status) return status;
-  }
-  return {};
-}
-
-Status CheckpointStore::drop_after(int64_t step) {
-  const auto all = steps();
-  if (!all) return all.error();
-  for (const int64_t newer : all.value()) {
-    if (newer <= step || look_at(newer).state == Found::State::kOfAnotherRun) continue;
-    if (auto status = remove(newer); !status) return status;
-  }
+  for (const auto id : old) TRY(remove(id));
   return {};
 }
 
 Status CheckpointStore::clean_partials() {
-  const std::lock_guard lock(received_->mutex);
-  received_->files.clear();
-  if (!is_there(folder_)) return {};
-  const auto entries = entries_of(folder_);
-  if (!entries) return entries.error();
-  for (const auto& entry : entries.value()) {
+  const std::lock_guard lock(mutex_);
+  received_.clear();
+  for (const auto& entry : TRY(entries_of(folder_))) {
     const auto name = entry.filename().string();
     if (!name.starts_with(".step-") || !(name.ends_with(".partial") || name.ends_with(".removed"))) continue;
-    if (auto status = remove_leftover(entry); !status) return status;
+    TRY(remove_leftover(entry));
   }
   return {};
+}
+
+// ---- finding ----
+
+Result<CheckpointManifest> CheckpointStore::look_at(CheckpointId id) const {
+  auto manifest = TRY(read_checkpoint(folder_of(id), id));
+  if (manifest.run == run_) return manifest;
+  return Error{fmt::format("{}: is of another run: {}, not {}", folder_of(id).string(), quoted_for_error(manifest.run),
+                           quoted_for_error(run_))};
+}
+
+bool CheckpointStore::is_of_another_run(CheckpointId id) const {
+  const auto found = read_checkpoint(folder_of(id), id);
+  return found && found.value().run != run_;
+}
+
+bool CheckpointStore::holds(CheckpointId id, const std::string& unit, const std::string& sha256) const {
+  const auto found = look_at(id);
+  return found && std::any_of(found.value().files.begin(), found.value().files.end(), [&](const CheckpointFile& file) {
+           return file.unit == unit && file.sha256 == sha256;
+         });
+}
+
+Result<std::optional<CheckpointManifest>> CheckpointStore::latest(int64_t not_after) {
+  refusals_.clear();
+  for (const auto id : TRY(checkpoints_in(folder_))) {
+    if (id.step > not_after) continue;
+    auto found = look_at(id);
+    const Status whole = found ? check_hashes(folder_of(id), found.value()) : found.error();
+    if (whole) return std::optional(std::move(found).value());
+    refusals_.push_back(whole.error().message);
+  }
+  return std::optional<CheckpointManifest>();
+}
+
+Result<FoundCheckpoint> newest_checkpoint(const fs::path& run_folder) {
+  const auto folder = run_folder / "checkpoints";
+  // A folder is never replaced, but it may be removed under our eyes, which happens only where a newer one has come:
+  // then look again.
+  for (;;) {
+    bool vanished = false;
+    std::string reason = fmt::format("{}: has no checkpoint yet", run_folder.string());
+    const auto ids = TRY(checkpoints_in(folder));
+    for (size_t i = 0; i < ids.size() && !vanished; ++i) {
+      auto found = whole_checkpoint(folder, ids[i]);
+      if (found) return found;
+      if (i == 0) reason = fmt::format("{}: has no whole checkpoint: {}", run_folder.string(), found.error().message);
+      vanished = !is_there(folder / name_of(ids[i]));
+    }
+    if (!vanished) return Error{reason};
+  }
+}
+
+Result<FoundCheckpoint> checkpoint_of_step(const fs::path& run_folder, int64_t step) {
+  const auto folder = run_folder / "checkpoints";
+  std::set<int64_t> steps;
+  for (const auto id : TRY(checkpoints_in(folder))) {
+    if (id.step == step) return whole_checkpoint(folder, id);
+    steps.insert(id.step);
+  }
+  return Error{fmt::format("{}: has no checkpoint of step {}; it has {}", run_folder.string(), step,
+                           steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")))};
+}
+
+Status write_model_file(const std::vector<fs::path>& unit_files, const fs::path& out) {
+  constexpr std::string_view kPrefix = "param.";
+  std::vector<SafetensorsFile> files;
+  std::vector<SafetensorsTensor> tensors;
+  std::optional<SafetensorsTensor> basis;
+  for (const auto& path : unit_files) {
+    files.push_back(TRY(SafetensorsFile::open(path)));
+    for (auto tensor : files.back().tensors()) {
+      if (tensor.name == "basis.u") basis = tensor;
+      if (!tensor.name.starts_with(kPrefix)) continue;
+      tensor.name.erase(0, kPrefix.size());
+      tensors.push_back(std::move(tensor));
+    }
+  }
+  if (basis) {
+    basis->name = "basis";
+    tensors.push_back(std::move(*basis));
+  }
+  return write_safetensors(out, tensors, {{"format", "thinpipe"}});
 }
 
 }  // namespace thinpipe

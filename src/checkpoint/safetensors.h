@@ -1,6 +1,6 @@
 // The safetensors format: 8 bytes with the little-endian length of a JSON header, the header (name -> dtype, shape,
-// data_offsets; "__metadata__" -> texts), then the tensors' bytes, back to back to the end of the file. Bytes only: no
-// tensor library is needed here. Files come from anywhere, so the reader believes nothing it has not checked.
+// data_offsets; "__metadata__" -> texts), then the tensors' bytes, back to back to the end of the file. It deals in
+// bytes and needs no tensor library. A file may come from anywhere, so the reader checks everything in it.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
@@ -25,7 +26,7 @@ std::string_view dtype_name(Dtype dtype);
 std::optional<Dtype> dtype_from_name(std::string_view name);
 int64_t dtype_bytes(Dtype dtype);
 
-// Bytes of a tensor; nothing when a length is negative or their product (zeros aside) overflows int64.
+// Bytes of a tensor; nothing if a length is negative or the product of the lengths other than 0 overflows int64.
 std::optional<int64_t> tensor_bytes(Dtype dtype, std::span<const int64_t> shape);
 
 // A tensor in a file or on its way into one. Does not own the bytes, which are little-endian, row-major and not
@@ -44,20 +45,20 @@ constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 constexpr size_t kMaxSafetensorsTensors = size_t{1} << 20;
 constexpr size_t kMaxSafetensorsRank = 32;
 
-// A file that has been checked throughout: names are unique; every tensor's bytes lie inside the file and are as many
-// as its shape and dtype say; together they fill it, without overlap, hole or rest.
+// A file that has been checked: names are unique; the size of each tensor agrees with its shape and dtype; the tensors
+// fill the rest of the file without overlaps, gaps or bytes left over.
 class SafetensorsFile {
  public:
-  // Maps the file; the tensors' bytes live as long as this object (or what it is moved into). The file must not be
-  // truncated by others meanwhile, which AtomicFile's replacing never does.
+  // Maps the file; the tensors' bytes live as long as this object (or what it is moved into). Nobody may truncate the
+  // file meanwhile; AtomicFile replaces files and never truncates them.
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
-  // The same on bytes the caller keeps alive; source_name stands for the file in errors.
+  // The same for bytes that the caller keeps alive; errors call the file source_name.
   static Result<SafetensorsFile> parse(std::string_view file, std::string_view source_name);
 
   // In the order of their bytes.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
   const SafetensorsMetadata& metadata() const { return metadata_; }
-  // nullptr when there is none of that name.
+  // nullptr if there is no tensor of that name.
   const SafetensorsTensor* find(std::string_view name) const;
 
  private:
@@ -69,9 +70,33 @@ class SafetensorsFile {
   SafetensorsMetadata metadata_;
 };
 
-// Writes the tensors in the given order; the same input gives the same bytes. The file appears only when all of it is
-// on the disk. Names must be distinct, not "__metadata__", valid UTF-8, and the bytes as many as shape and dtype say.
+// Writes a file tensor by tensor, so that only one of them need be in memory. The header comes first, so all names and
+// shapes are given at the start. The file appears under its name with commit(); without it, nothing is left. One
+// thread.
+class SafetensorsWriter {
+ public:
+  // The tensors' `bytes` are not looked at. Names must be distinct, valid UTF-8 and not "__metadata__".
+  static Result<SafetensorsWriter> create(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
+                                          const SafetensorsMetadata& metadata = {});
+
+  // The whole of the next tensor, in the order they were given; as many bytes as its shape and dtype say.
+  Status append(std::span<const std::byte> bytes);
+  // After the last tensor.
+  Status commit();
+
+ private:
+  SafetensorsWriter(AtomicFile file, std::vector<uint64_t> sizes) : file_(std::move(file)), sizes_(std::move(sizes)) {}
+
+  AtomicFile file_;
+  std::vector<uint64_t> sizes_;
+  size_t next_ = 0;
+};
+
+// Writes all tensors, with their `bytes`, in the given order. The same input gives the same file.
 Status write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
                          const SafetensorsMetadata& metadata = {});
+
+// Text from a file, made fit for an error message: quoted, one line, ASCII, at most about 80 characters of it.
+std::string quoted_for_error(std::string_view text);
 
 }  // namespace thinpipe

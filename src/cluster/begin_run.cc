@@ -19,7 +19,6 @@
 #include "pipeline/run_folder.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
-#include "text/work_folder.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -109,39 +108,40 @@ class FirstCheckpoint {
     CheckpointStore store(work_ / "checkpoints", run_);
     CheckpointManifest manifest;
     manifest.run = run_;
-    manifest.config_sha256 = sha256_hex(to_toml(config_));
-    manifest.cuts = blocks_per_stage(config_);
     manifest.corpus_id = corpus_.id;
-    manifest.machine = "given weights";
     Given given;
-    if (auto status = given.take_in(weights_.parameters); !status) return status;
-    for (size_t stage = 0; stage < manifest.cuts.size(); ++stage) {
-      if (auto status = write_stage(stage, given, store, manifest); !status) return status;
+    TRY(given.take_in(weights_.parameters));
+    std::map<std::string, CheckpointFile> files;
+    for (int64_t stage = 0; stage < config_.pipeline.stages; ++stage) {
+      TRY(write_stage(static_cast<size_t>(stage), given, store, manifest, files));
     }
-    if (auto status = given.nothing_is_left(); !status) return status;
+    TRY(given.nothing_is_left());
+    for (const auto& unit : model_units(config_.model, whole_model(config_.model))) {
+      manifest.files.push_back(std::move(files.at(unit)));
+    }
     return store.commit(manifest);
   }
   const std::string& run() const { return run_; }
 
  private:
-  Status write_stage(size_t stage, Given& given, CheckpointStore& store, CheckpointManifest& manifest) {
+  // A stage at a time: the whole model may not fit.
+  Status write_stage(size_t stage, Given& given, CheckpointStore& store, CheckpointManifest& manifest,
+                     std::map<std::string, CheckpointFile>& files) {
     auto config = config_;
     config.train.device = "cpu";
     BatchSource batches(corpus_, config.train);
     StageWorker worker(config, corpus_.vocab, stage_place(config, stage), batches, weights_.table);
-    for (auto& parameter : worker.stage().parameters().all()) {
-      if (auto status = given.fill(parameter); !status) return status;
-    }
+    for (auto& parameter : worker.stage().parameters().all()) TRY(given.fill(parameter));
     if (auto* side = worker.stage().subspace()) side->set_basis({weights_.basis, 0});
-    auto metadata = worker.state_metadata();
-    metadata["run"] = run_;
-    const auto path = work_ / fmt::format("stage-{}.safetensors", stage);
-    if (auto status = save_tensors(path, worker.state(), metadata); !status) return status;
-    auto file = store.receive_copy(0, path);
-    if (!file) return file.error();
-    manifest.files.push_back(std::move(file).take());
     manifest.basis_hash = worker.current_basis_hash();
-    return remove_tree(path);
+    for (auto& unit : worker.state()) {
+      unit.metadata["run"] = run_;
+      const auto path = work_ / unit_file_name(unit.unit);
+      TRY(save_tensors(path, unit.tensors, unit.metadata));
+      files[unit.unit] = TRY(store.receive_copy({0, 0}, unit.unit, path));
+      TRY(remove_tree(path));
+    }
+    return {};
   }
 
   const fs::path work_;
@@ -153,28 +153,21 @@ class FirstCheckpoint {
 
 Status write_store(const fs::path& work, const std::string& run, const PreparedCorpus& corpus,
                    const std::string& origin) {
-  auto store = RunStore::open(work / "run.sqlite");
-  if (!store) return store.error();
+  auto store = TRY(RunStore::open(work / "run.sqlite"));
   for (const auto& [name, value] : {std::pair{"run", run}, {"corpus", corpus.id}, {"begun_from", origin}}) {
-    if (auto status = store.value().set(name, value); !status) return status;
+    TRY(store.set(name, value));
   }
   return {};
 }
 
 Status write_run(const fs::path& work, RunConfig config, const PreparedCorpus& corpus, const FirstWeights& weights,
                  const std::string& origin) {
-  if (auto status = remove_tree(work); !status) return status;
-  if (auto status = make_directories(work); !status) return status;
-  if (weights.table.defined()) {
-    auto hash = save_table(work, weights.table);
-    if (!hash) return hash.error();
-    config.model.subspace.table = hash.value();
-  }
+  if (weights.table.defined()) config.model.subspace.table = TRY(save_table(work, weights.table));
   FirstCheckpoint checkpoint(work, config, corpus, weights);
-  if (auto status = checkpoint.write(); !status) return status;
-  if (auto status = write_store(work, checkpoint.run(), corpus, origin); !status) return status;
-  if (auto status = keep_corpus(work, corpus); !status) return status;
-  if (auto status = write_file_atomically(work / "origin.txt", origin + "\n"); !status) return status;
+  TRY(checkpoint.write());
+  TRY(write_store(work, checkpoint.run(), corpus, origin));
+  TRY(keep_corpus(work, corpus));
+  TRY(write_file_atomically(work / "origin.txt", origin + "\n"));
   return write_file_atomically(work / "config.toml", to_toml(config));
 }
 
@@ -183,34 +176,14 @@ Status write_run(const fs::path& work, RunConfig config, const PreparedCorpus& c
 Result<fs::path> begin_run_from(const fs::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
                                 const FirstWeights& weights, const std::string& origin) {
   validate(config);
-  if (auto status = check_basis(config.model, weights.basis); !status) return status.error();
-  if (auto status = check_table(config, corpus.vocab, weights.table); !status) return status.error();
-  std::optional<FileLock> alone;  // two that begin in one folder: the second finds the first one's run
-  if (!folder.empty()) {
-    const auto wanted = fs::absolute(folder / "").parent_path();
-    if (auto status = make_directories(wanted.parent_path()); !status) return status.error();
-    auto lock = FileLock::acquire(wanted.parent_path() / ("." + wanted.filename().string() + ".lock"), [] {});
-    if (!lock) return lock.error();
-    alone.emplace(std::move(lock).take());
-  }
-  const auto claimed = claim_run_folder(folder);
-  if (!claimed) return claimed.error();
-  const auto path = fs::absolute(claimed.value() / "").parent_path();
-  const auto work = path.parent_path() / ("." + path.filename().string() + ".begin");
-  // Whatever happens, an exception too: nothing stays that is not whole.
-  struct Cleaner {
-    fs::path work, claimed;
-    ~Cleaner() {
-      (void)remove_tree(work);
-      if (!claimed.empty()) (void)remove_tree(claimed);
-    }
-  } cleaner{work, path};
-  if (auto status = write_run(work, config, corpus, weights, one_line(origin)); !status) return status.error();
-  if (auto status = sync_directory(work); !status) return status.error();
-  if (auto status = rename_path(work, path); !status) return status.error();
-  cleaner.claimed.clear();
-  if (auto status = sync_directory(path.parent_path()); !status) return status.error();
-  return path;
+  TRY(check_basis(config.model, weights.basis));
+  TRY(check_table(config, corpus.vocab, weights.table));
+  auto run = TRY(folder.empty() ? AtomicFolder::create_new(data_dir() / "runs", new_run_name())
+                                : AtomicFolder::create(folder));
+  if (run.is_taken()) return Error{fmt::format("{} is not empty; give another folder", run.target().string())};
+  TRY(write_run(run.path(), config, corpus, weights, one_line(origin)));
+  TRY(run.commit());
+  return run.target();
 }
 
 }  // namespace thinpipe

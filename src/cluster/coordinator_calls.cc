@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/line.h"
 #include "boundary/kernels/tensor_bytes.h"
 #include "boundary/sizes.h"
 #include "cluster/coordinator_service.h"
@@ -15,8 +16,8 @@ namespace thinpipe {
 namespace {
 
 // Parts of a file: large enough to be cheap, small enough to let other traffic through.
-constexpr size_t kPartBytes = 256 << 10;
-constexpr auto kFarewell = std::chrono::seconds(2);
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr auto kCallFarewell = std::chrono::seconds(2);
 
 grpc::Status denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
 grpc::Status refusal(const std::string& reason) { return {grpc::StatusCode::FAILED_PRECONDITION, reason}; }
@@ -59,7 +60,7 @@ grpc::Status CoordinatorService::Attend(grpc::ServerContext* context,
     }
     session.closed = true;
     // The last message may be why: whoever reads it hangs up by itself, and a cancelled stream may lose it.
-    changed_.wait_for(writing, kFarewell, [&] { return session.hung_up; });
+    changed_.wait_for(writing, kCallFarewell, [&] { return session.hung_up; });
     writing.unlock();
     context->TryCancel();  // ends the reads as well
   });
@@ -103,65 +104,53 @@ grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::Ser
   if (!reader->Read(&part) || !part.has_file()) return refusal("a file's first part must name it");
   if (part.run() != identity_.run)
     return refusal(fmt::format("a file of run {}, this is {}", part.run(), identity_.run));
-  const auto& file = part.file();
-  const ArrivedFile arrived{file.step(),  part.generation(), part.stage(),         file.name(),
-                            file.bytes(), file.sha256(),     part.basis_version(), part.basis_hash()};
-  if (arrived.stage < 0 || arrived.stage >= identity_.config.pipeline.stages ||
-      arrived.name != fmt::format("stage-{}.safetensors", arrived.stage)) {
-    return refusal(fmt::format("file '{}' of stage {}: needs stage-N.safetensors of one of the {} stages", arrived.name,
-                               arrived.stage, identity_.config.pipeline.stages));
-  }
+  const auto file = part.file();
   lock.lock();
-  if (core_->holder(arrived.stage) != peer.value()) {
-    return denial(
-        refused(caller_of(*context), "PutFile", fmt::format("{} does not hold stage {}", peer.value(), arrived.stage)));
+  if (!core_->saves_unit(peer.value(), file.unit())) {
+    return denial(refused(caller_of(*context), "PutFile",
+                          fmt::format("'{}' is not of a stage that {} holds", one_line(file.unit()), peer.value())));
   }
   lock.unlock();
-  auto incoming = checkpoints_.receive_file(arrived.step, arrived.name, arrived.bytes, arrived.sha256);
+  auto incoming = checkpoints_.receive_file({file.step(), file.generation()}, {file.unit(), file.bytes(), file.sha256()});
   if (!incoming) return refusal(incoming.error().message);
   do {
     if (auto status = incoming.value().append(part.data()); !status) return refusal(status.error().message);
   } while (reader->Read(&part));
   if (auto status = incoming.value().finish(); !status) return refusal(status.error().message);
   lock.lock();
-  apply(core_->file_arrived(arrived, clock_.now()));
+  apply(core_->file_arrived(file, clock_.now()));
   return grpc::Status::OK;
 }
 
 grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const control::FileRequest* request,
                                          grpc::ServerWriter<control::FilePart>* writer) {
   const auto& file = request->file();
-  const bool is_table = identity_.table && file.name() == identity_.table->name;
+  const auto& table = identity_.table;
+  const bool is_table = file.unit().empty();
   {
     const std::lock_guard lock(mutex_);
     const auto peer = peer_of(caller_of(*context), "GetFile");
     if (!peer) return denial(peer.error());
-    const auto stages = identity_.config.pipeline.stages;
-    int64_t stage = 0;
-    while (stage < stages && !(is_table ? core_->holder(stage) == peer.value()
-                                        : file.name() == fmt::format("stage-{}.safetensors", stage))) {
-      ++stage;
-    }
-    if (stage == stages || core_->holder(stage) != peer.value()) {
+    if (is_table ? !core_->holds_stage(peer.value()) : !core_->holds_unit(peer.value(), file.unit())) {
       return denial(refused(caller_of(*context), "GetFile",
-                            fmt::format("'{}' is not of a stage that {} holds", file.name(), peer.value())));
+                            fmt::format("'{}' is not of a stage that {} holds",
+                                        is_table ? "the token table" : one_line(file.unit()), peer.value())));
     }
   }
   if (request->run() != identity_.run) return refusal("a file of another run was asked for");
-  const bool is_there = is_table ? file.sha256() == identity_.table->sha256
-                                 : is_checkpoint_file_name(file.name()) && file.step() >= 0 &&
-                                       file.step() <= kMaxCheckpointStep &&
-                                       checkpoints_.holds(file.step(), file.name(), file.sha256());
-  if (!is_there) return refusal(fmt::format("there is no such file '{}' of step {}", file.name(), file.step()));
+  const CheckpointId id{file.step(), file.generation()};
+  const bool is_there = is_table ? table && file.sha256() == table->sha256
+                                 : checkpoints_.holds(id, file.unit(), file.sha256());
+  if (!is_there) return refusal(fmt::format("there is no such file '{}' of step {}", one_line(file.unit()), file.step()));
   const auto mapped = MappedFile::open(is_table ? table_path(identity_.folder, identity_.config.model.subspace.table)
-                                                : checkpoints_.path_of(file.step(), file.name()));
+                                                : checkpoints_.path_of(id, file.unit()));
   if (!mapped) return refusal(mapped.error().message);
   auto left = mapped.value().bytes();
   left.remove_prefix(std::min<uint64_t>(left.size(), request->offset()));
   while (!left.empty()) {
     control::FilePart part;
-    part.set_data(std::string(left.substr(0, kPartBytes)));
-    left.remove_prefix(std::min(left.size(), kPartBytes));
+    part.set_data(std::string(left.substr(0, kChunkBytes)));
+    left.remove_prefix(std::min(left.size(), kChunkBytes));
     if (!writer->Write(part)) break;
   }
   return grpc::Status::OK;

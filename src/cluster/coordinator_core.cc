@@ -223,7 +223,6 @@ void CoordinatorCore::advance(TimePoint now, Effects& out) {
   if (phase_ == Phase::kGathering) {
     release_leavers(out);
     assign(out);
-    if (recutting_) return;
     if (retry_at_ && now < *retry_at_) return;
     if (by_stage().empty() || !choose_paths(now, out)) return;
     retry_at_.reset();

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "cluster/effects.h"
 #include "cluster/path_book.h"
+#include "config/model_spec.h"
 #include "plan/placement.h"
 
 namespace thinpipe {
@@ -29,6 +30,7 @@ struct RunRules {
   std::string config_sha256;  // config_identity()
   // Strangers take part: one of them that fails for good loses its place instead of ending the run.
   bool open = false;
+  ModelConfig model;
   int64_t stages = 1;
   int64_t steps = 0;
   int64_t tokens_per_step = 1;
@@ -52,7 +54,7 @@ struct RunRules {
   // Decides, once, which of the machines takes which stage with how many blocks. Null: by the config, in the order of
   // arrival.
   std::function<Result<Placement>(const std::vector<Machine>&)> place;
-  // Which of the stages nobody has goes to a machine with that much memory. Null: the first.
+  // Which of the free seats goes to a machine with that much memory. Null: the first.
   std::function<SeatChoice(const std::vector<Seat>&, uint64_t memory_bytes)> seat;
 };
 
@@ -66,7 +68,7 @@ struct StoredRun {
   std::set<int64_t> evaluations;  // committed steps they followed
   std::optional<double> final_loss;
   int64_t manifest_step = -1;
-  std::vector<ArrivedFile> manifest_files;  // of it, in stage order
+  std::vector<control::StateFile> manifest_files;  // of it, one per unit of the model
   bool paused = false;
   std::vector<std::string> roster;  // who held each stage; they may come back
   std::set<std::string> revoked;    // peers
@@ -84,11 +86,9 @@ class CoordinatorCore {
   Effects message(SessionId session, const control::FromWorker& message, TimePoint now);
   Effects session_ended(SessionId session, TimePoint now);
   Effects tick(TimePoint now);
-  Effects file_arrived(const ArrivedFile& file, TimePoint now);
-  Effects manifest_written(int64_t step, const std::vector<ArrivedFile>& files, TimePoint now);
+  Effects file_arrived(const control::StateFile& file, TimePoint now);
+  Effects manifest_written(const std::vector<control::StateFile>& files, TimePoint now);
   Effects manifest_failed(const std::string& reason, TimePoint now);
-  // The answer to PersistCuts where there is a checkpoint: its files, cut anew. Nobody could be heard meanwhile.
-  Effects checkpoint_recut(std::vector<ArrivedFile> files, TimePoint now);
   Effects control(control::ControlRequest::What what, TimePoint now);
   // For good: its certificate is worth nothing from now on.
   Effects kick(const std::string& peer, TimePoint now);
@@ -103,6 +103,10 @@ class CoordinatorCore {
   bool is_revoked(const std::string& peer) const { return revoked_.contains(peer); }
   // The holder of a stage in the present epoch; nobody: empty.
   std::string holder(int64_t stage) const;
+  bool holds_stage(const std::string& peer) const;
+  // Whether a peer's stage has that unit of the model, and whether it is the one that saves it.
+  bool holds_unit(const std::string& peer, const std::string& unit) const;
+  bool saves_unit(const std::string& peer, const std::string& unit) const;
   // Whether these two are neighbours at that boundary in the present epoch, and their link is to be relayed.
   Status may_tunnel(const std::string& peer, int64_t boundary, uint64_t epoch, bool dials) const;
   // What somebody who came now would get.
@@ -164,6 +168,8 @@ class CoordinatorCore {
   void finish(bool failed, const std::string& reason, Effects& out);
   void request_save(Effects& out);
   void complete_save(Effects& out);
+  // The files of the last checkpoint that the stage restores from.
+  std::vector<control::StateFile> files_of(int64_t stage) const;
   bool stages_are_on_their_way() const;  // each has a holder, though its stream may be down
   bool evaluation_due() const;
   int64_t skipped_in_a_row() const;
@@ -189,7 +195,7 @@ class CoordinatorCore {
   std::optional<double> final_loss_;
   std::optional<double> last_validation_;
   int64_t manifest_step_;
-  std::vector<ArrivedFile> manifest_files_;
+  std::vector<control::StateFile> manifest_files_;
   bool paused_;
   bool stop_requested_ = false;
   bool failed_ = false;
@@ -197,7 +203,6 @@ class CoordinatorCore {
   std::map<std::string, Member> members_;  // by peer
   std::set<std::string> revoked_;
   std::vector<int64_t> cuts_;
-  bool recutting_ = false;  // the last checkpoint does not have them yet
   PathBook book_;
   std::vector<PathChoice> paths_;  // of the present epoch, by boundary
   int64_t arrivals_ = 0;
@@ -206,7 +211,7 @@ class CoordinatorCore {
   // The checkpoint under way.
   bool save_due_ = false;
   std::optional<int64_t> saving_step_;
-  std::map<int64_t, ArrivedFile> arrived_;  // by stage
+  std::map<std::string, control::StateFile> arrived_;  // by unit
   // Mean seconds of one microbatch's forward and backward, and of the share that stages waited.
   double microbatch_s_ = 0;
   double wait_share_ = 0;

@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kMaxPadding = 1 << 20;
 constexpr size_t kMostKeptHandshakes = 100;
 
-grpc::Status denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
+grpc::Status door_denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
 
 WallTime wall_now() { return WallTime::clock::now(); }
 
@@ -83,7 +83,6 @@ void CoordinatorService::describe_run(control::RunDescription& run) const {
   run.set_config_sha256(config_identity(identity_.config));
   run.set_seed_numbers_sha256(seed_numbers_);
   if (const auto& table = identity_.table) {
-    run.mutable_table()->set_name(table->name);
     run.mutable_table()->set_bytes(table->bytes);
     run.mutable_table()->set_sha256(table->sha256);
   }
@@ -93,7 +92,7 @@ grpc::Status CoordinatorService::Join(grpc::ServerContext* context, const contro
                                       control::JoinReply* reply) {
   const std::lock_guard lock(mutex_);
   const auto now = wall_now();
-  const auto no = [&](const std::string& reason) { return denial(refused(caller_of(*context), "Join", reason)); };
+  const auto no = [&](const std::string& reason) { return door_denial(refused(caller_of(*context), "Join", reason)); };
   if (auto status = admission_.admit_call(context->peer(), now); !status) {
     return {grpc::StatusCode::RESOURCE_EXHAUSTED, refused(caller_of(*context), "Join", status.error().message).message};
   }
@@ -104,7 +103,7 @@ grpc::Status CoordinatorService::Join(grpc::ServerContext* context, const contro
   describe_run(*reply->mutable_run());
   reply->set_protocol(kControlProtocol);
   reply->set_unix_time_us(std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count());
-  reply->set_stage(offer.stage);
+  if (offer.stage >= 0) reply->mutable_seat()->set_stage(offer.stage);
   reply->set_why(offer.why);
   reply->set_state_bytes(offer.state_bytes + (identity_.table ? identity_.table->bytes : 0));
   reply->set_step_s(core_->step_seconds());
@@ -128,9 +127,9 @@ grpc::Status CoordinatorService::Renew(grpc::ServerContext* context, const contr
                                        control::RenewReply* reply) {
   const std::lock_guard lock(mutex_);
   const auto peer = peer_of(caller_of(*context), "Renew");
-  if (!peer) return denial(peer.error());
+  if (!peer) return door_denial(peer.error());
   const auto certificate = admission_.renew(peer.value(), request->certificate_request(), wall_now());
-  if (!certificate) return denial(refused(caller_of(*context), "Renew", certificate.error().message));
+  if (!certificate) return door_denial(refused(caller_of(*context), "Renew", certificate.error().message));
   reply->set_certificate(certificate.value());
   return grpc::Status::OK;
 }
@@ -138,7 +137,7 @@ grpc::Status CoordinatorService::Renew(grpc::ServerContext* context, const contr
 grpc::Status CoordinatorService::Invite(grpc::ServerContext* context, const control::InviteRequest* request,
                                         control::InviteReply* reply) {
   const std::lock_guard lock(mutex_);
-  if (auto status = require_operator(caller_of(*context), "Invite"); !status) return denial(status.error());
+  if (auto status = require_operator(caller_of(*context), "Invite"); !status) return door_denial(status.error());
   auto answer = admission_.manage(*request, addresses_, wall_now());
   if (!answer) return {grpc::StatusCode::INVALID_ARGUMENT, answer.error().message};
   *reply = std::move(answer.value());

@@ -12,7 +12,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr auto kConnectPatience = std::chrono::seconds(2);
+constexpr auto kLinePatience = std::chrono::seconds(2);
 
 grpc::ChannelArguments channel_arguments() {
   prepare_grpc();
@@ -73,7 +73,7 @@ std::shared_ptr<grpc::Channel> CoordinatorLine::channel() {
   for (size_t i = 1; i < access_.addresses.size(); ++i) candidates.push_back(dial(access_.addresses[i], identity));
   for (const auto& candidate : candidates) candidate->GetState(true);  // all at once
   for (const auto& candidate : candidates) {
-    if (!candidate->WaitForConnected(std::chrono::system_clock::now() + kConnectPatience)) continue;
+    if (!candidate->WaitForConnected(std::chrono::system_clock::now() + kLinePatience)) continue;
     channel_ = candidate;
     break;
   }

@@ -214,22 +214,22 @@ void CoordinatorCore::assign(Effects& out) {
   };
   std::sort(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return a->arrival < b->arrival; });
   for (auto* member : waiting) {
-    const int64_t held = member->holding ? member->holding->stage() : -1;
+    const int64_t held = member->holding ? member->holding->seat().stage() : -1;
     if (0 <= held && held < rules_.stages && !taken[static_cast<size_t>(held)])
       give(*member, held, fmt::format("stage {}: it holds its state", held));
   }
   for (auto* member : waiting) {
     if (member->stage >= 0) continue;
-    std::vector<Seat> seats;
+    std::vector<Seat> free;
     for (int64_t stage = 0; stage < rules_.stages; ++stage) {
-      seats.push_back({stage, taken[static_cast<size_t>(stage)]});
+      if (!taken[static_cast<size_t>(stage)]) free.push_back({.stage = stage});
     }
-    const int64_t free = std::find(taken.begin(), taken.end(), false) - taken.begin();
-    if (free == rules_.stages) return;
-    const SeatChoice choice = rules_.seat ? rules_.seat(seats, member->machine.memory_bytes())
-                                          : SeatChoice{free, fmt::format("stage {}: nobody has it", free)};
-    if (choice.stage) {
-      give(*member, *choice.stage, choice.why);
+    if (free.empty()) return;
+    const SeatChoice choice =
+        rules_.seat ? rules_.seat(free, member->machine.memory_bytes())
+                    : SeatChoice{free.front(), fmt::format("stage {}: nobody has it", free.front().stage)};
+    if (choice.seat) {
+      give(*member, choice.seat->stage, choice.why);
     } else {
       why_ = fmt::format("{} {}", member->peer, choice.why);
     }
@@ -255,7 +255,6 @@ void CoordinatorCore::place_all(Effects& out) {
     return;
   }
   cuts_ = placement.value().cuts;
-  recutting_ = manifest_step_ >= 0;
   out.push_back(PersistCuts{cuts_});
   for (size_t stage = 0; stage < placement.value().peers.size(); ++stage) {
     members_.at(placement.value().peers[stage]).stage = static_cast<int64_t>(stage);
@@ -270,12 +269,27 @@ std::string CoordinatorCore::holder(int64_t stage) const {
   return "";
 }
 
+bool CoordinatorCore::holds_stage(const std::string& peer) const {
+  const auto member = members_.find(peer);
+  return member != members_.end() && member->second.stage >= 0;
+}
+
+bool CoordinatorCore::holds_unit(const std::string& peer, const std::string& unit) const {
+  if (!holds_stage(peer) || cuts_.empty()) return false;
+  const auto units = model_units(rules_.model, blocks_of_stage(cuts_, members_.at(peer).stage));
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
+
+bool CoordinatorCore::saves_unit(const std::string& peer, const std::string& unit) const {
+  return holds_unit(peer, unit) && (unit != kSharedUnit || members_.at(peer).stage == rules_.stages - 1);
+}
+
 CoordinatorCore::Offer CoordinatorCore::offer() const {
   for (int64_t stage = 0; stage < rules_.stages; ++stage) {
     if (!holder(stage).empty()) continue;
-    const auto index = static_cast<size_t>(stage);
-    return {stage, fmt::format("stage {}: nobody has it", stage),
-            index < manifest_files_.size() ? manifest_files_[index].bytes : 0};
+    Offer offer{stage, fmt::format("stage {}: nobody has it", stage), 0};
+    for (const auto& file : files_of(stage)) offer.state_bytes += file.bytes();
+    return offer;
   }
   return {-1, "every stage has its worker: you would wait until one is free", 0};
 }

@@ -12,16 +12,12 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "boundary/sizes.h"
-#include "checkpoint/merge.h"
-#include "checkpoint/recut.h"
 #include "cluster/run_changes.h"
 #include "config/config_file.h"
-#include "config/link_settings.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/step.h"
 #include "plan/placement.h"
-#include "plan/stage_shape.h"
 
 namespace thinpipe {
 namespace {
@@ -29,7 +25,7 @@ namespace {
 // A neighbour may be busy for as long as its state takes to download; a new epoch ends the wait.
 constexpr auto kPartnerPatience = std::chrono::hours(2);
 
-std::string stage_file_name(int64_t stage) { return fmt::format("stage-{}.safetensors", stage); }
+std::string cuts_text(const std::vector<int64_t>& cuts) { return fmt::format("{}", fmt::join(cuts, " ")); }
 
 // Seconds that a message is under way on the slowest cut, there and back on average.
 double hop_seconds(const RunConfig& config, int64_t vocab) {
@@ -47,11 +43,17 @@ double hop_seconds(const RunConfig& config, int64_t vocab) {
 }
 
 // A checkpoint's files as the core knows them.
-std::vector<ArrivedFile> arrived_files(const CheckpointManifest& manifest) {
-  std::vector<ArrivedFile> files;
+std::vector<control::StateFile> files_of(const CheckpointManifest& manifest) {
+  std::vector<control::StateFile> files;
   for (const auto& file : manifest.files) {
-    files.push_back({manifest.step, static_cast<uint64_t>(manifest.generation), static_cast<int64_t>(files.size()),
-                     file.name, file.bytes, file.sha256, manifest.basis_version, manifest.basis_hash});
+    auto& one = files.emplace_back();
+    one.set_step(manifest.id.step);
+    one.set_generation(manifest.id.generation);
+    one.set_unit(file.unit);
+    one.set_bytes(file.bytes);
+    one.set_sha256(file.sha256);
+    one.set_basis_version(manifest.basis_version);
+    one.set_basis_hash(manifest.basis_hash);
   }
   return files;
 }
@@ -82,14 +84,15 @@ RunRules CoordinatorService::make_rules() const {
   rules.run = identity_.run;
   rules.config_sha256 = config_identity(config);
   rules.open = door_.open;
-  rules.seat = [this](const std::vector<Seat>& seats, uint64_t memory_bytes) {
-    return choose_stage(identity_.config, identity_.vocab, seats, memory_bytes);
+  rules.seat = [this](const std::vector<Seat>& free, uint64_t memory_bytes) {
+    return choose_seat(identity_.config, identity_.vocab, free, memory_bytes);
   };
   if (config.pipeline.auto_cuts) {
     rules.place = [this](const std::vector<Machine>& machines) {
       return place(identity_.config, identity_.vocab, machines);
     };
   }
+  rules.model = config.model;
   rules.stages = config.pipeline.stages;
   rules.steps = train.steps;
   rules.tokens_per_step = tokens_per_step(train);
@@ -124,22 +127,13 @@ RunRules CoordinatorService::make_rules() const {
   return rules;
 }
 
-Result<std::optional<CheckpointManifest>> CoordinatorService::newest_whole_checkpoint(int64_t committed) {
-  for (int64_t not_after = committed; not_after >= 0;) {
-    auto manifest = checkpoints_.latest(not_after);
-    if (!manifest) return manifest;
-    std::vector<std::string> reasons = checkpoints_.refusals();
-    Status whole;
-    if (manifest.value()) whole = checkpoints_.verify(*manifest.value());
-    if (!whole.ok()) reasons.push_back(whole.error().message);
-    for (const auto& reason : reasons) {
-      log_warn("{}", reason);
-      if (auto event = store_.add_event("refused", reason); !event) return event.error();
-    }
-    if (whole.ok()) return manifest;
-    not_after = manifest.value()->step - 1;
+Result<std::optional<CheckpointManifest>> CoordinatorService::newest_checkpoint_of(int64_t committed) {
+  auto manifest = TRY(checkpoints_.latest(committed));
+  for (const auto& reason : checkpoints_.refusals()) {
+    log_warn("{}", reason);
+    TRY(store_.add_event("refused", reason));
   }
-  return std::optional<CheckpointManifest>();
+  return manifest;
 }
 
 Status CoordinatorService::start() {
@@ -178,24 +172,11 @@ Status CoordinatorService::start() {
     if (row.is_final) stored.final_loss = row.loss;
   }
   if (auto status = checkpoints_.clean_partials(); !status) return status;
-  auto manifest = newest_whole_checkpoint(stored.committed);
+  auto manifest = newest_checkpoint_of(stored.committed);
   if (!manifest) return manifest.error();
   if (const auto& found = manifest.value()) {
-    stored.manifest_step = found->step;
-    if (stored.cuts.empty()) {
-      uncut_ = found;
-    } else {
-      // Somebody has written other cuts into the config by hand: what workers hold is of the old ones.
-      if (found->cuts != stored.cuts && static_cast<uint64_t>(found->generation) >= stored.generation) {
-        const auto begun = forget_holders(store_);
-        if (!begun) return begun.error();
-        stored.epoch = stored.generation = begun.value();
-        stored.roster.clear();
-      }
-      auto cut = with_our_cuts(*found, stored.generation);
-      if (!cut) return cut.error();
-      stored.manifest_files = arrived_files(cut.value());
-    }
+    stored.manifest_step = found->id.step;
+    stored.manifest_files = files_of(*found);
   }
   if (!manifest.value()) {
     const auto origin = store_.get("begun_from");
@@ -205,7 +186,19 @@ Status CoordinatorService::start() {
                                identity_.folder.string(), *origin.value())};
     }
   }
-  // Places of other cuts are nobody's.
+  // What workers hold is of the cuts they were told: with others, places are nobody's.
+  if (!stored.cuts.empty()) {
+    const auto cuts = cuts_text(stored.cuts);
+    auto before = store_.get("cuts");
+    if (!before) return before.error();
+    if (before.value() && *before.value() != cuts) {
+      const auto begun = forget_holders(store_);
+      if (!begun) return begun.error();
+      stored.epoch = stored.generation = begun.value();
+      stored.roster.clear();
+    }
+    if (auto status = store_.set("cuts", cuts); !status) return status;
+  }
   if (static_cast<int64_t>(stored.roster.size()) != identity_.config.pipeline.stages) stored.roster.clear();
   if (auto status = logs_.rewrite(store_); !status) return status;
   core_.emplace(make_rules(), std::move(stored), clock_.now());
@@ -256,15 +249,10 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
   } else if (const auto* revoked = std::get_if<PersistRevoked>(&effect)) {
     return store_.revoke_peer(revoked->peer);
   } else if (const auto* cuts = std::get_if<PersistCuts>(&effect)) {
-    if (auto status = keep_cuts(cuts->cuts); !status) return status;
-    if (!uncut_) return {};
-    const auto cut = with_our_cuts(*uncut_, static_cast<uint64_t>(uncut_->generation));
-    if (!cut) return cut.error();
-    uncut_.reset();
-    append(core_->checkpoint_recut(arrived_files(cut.value()), clock_.now()));
+    return keep_cuts(cuts->cuts);
   } else if (const auto* manifest = std::get_if<WriteManifest>(&effect)) {
     const auto status = write_manifest(*manifest);
-    append(status.ok() ? core_->manifest_written(manifest->step, manifest->files, clock_.now())
+    append(status.ok() ? core_->manifest_written(manifest->files, clock_.now())
                        : core_->manifest_failed(status.error().message, clock_.now()));
   } else if (const auto* event = std::get_if<LogEvent>(&effect)) {
     log_info("{}: {}", event->kind, event->text);
@@ -279,59 +267,29 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
 Status CoordinatorService::keep_cuts(const std::vector<int64_t>& cuts) {
   identity_.config.pipeline.cuts = cuts;
   identity_.config.pipeline.auto_cuts = false;
+  if (auto status = store_.set("cuts", cuts_text(cuts)); !status) return status;
   return write_file_atomically(identity_.folder / "config.toml", to_toml(identity_.config));
-}
-
-std::string CoordinatorService::machine_text() const {
-  return fmt::format("{} thread(s) a stage, {}", threads_for(identity_.config), identity_.config.train.device);
-}
-
-Result<CheckpointManifest> CoordinatorService::with_our_cuts(const CheckpointManifest& manifest, uint64_t generation) {
-  const auto& config = identity_.config;
-  const auto cuts = blocks_per_stage(config);
-  if (manifest.cuts == cuts) return manifest;
-  const bool groups = config.model.is_subspace() && config.model.subspace.anchors == Anchors::kStage;
-  const NewCuts to{cuts, groups ? config.model.subspace.anchor_groups : std::vector<int64_t>()};
-  const RecutManifest says{sha256_hex(to_toml(config)), std::max(manifest.generation, static_cast<int64_t>(generation)),
-                           machine_text()};
-  auto cut = recut_checkpoint(checkpoints_, manifest, to, says, identity_.folder / "checkpoints" / ".recut");
-  if (!cut) return cut;
-  const auto text = fmt::format("the checkpoint of step {} was cut anew: blocks per stage were {} and are {}",
-                                manifest.step, fmt::join(manifest.cuts, ", "), fmt::join(cuts, ", "));
-  log_info("recut: {}", text);
-  if (auto event = store_.add_event("recut", text); !event) return event.error();
-  return cut;
 }
 
 Status CoordinatorService::write_manifest(const WriteManifest& write) {
   const auto& config = identity_.config;
-  CheckpointManifest manifest;
-  manifest.run = identity_.run;
-  manifest.step = write.step;
-  manifest.config_sha256 = sha256_hex(to_toml(config));
-  manifest.cuts = blocks_per_stage(config);
-  manifest.basis_hash = write.files.front().basis_hash;
-  manifest.basis_version = write.files.front().basis_version;
-  manifest.corpus_id = identity_.corpus_id;
-  manifest.next_sample = write.step * config.train.microbatches * config.train.microbatch;
-  manifest.generation = static_cast<int64_t>(write.generation);
-  manifest.machine = machine_text();
-  for (size_t i = 0; i < write.files.size(); ++i) {
-    const auto& file = write.files[i];
-    if (file.basis_hash != manifest.basis_hash) return Error{"the stages saved different bases"};
-    manifest.files.push_back({file.name, file.bytes, file.sha256});
+  const auto& first = write.files.front();
+  CheckpointManifest manifest{identity_.run,         {first.step(), first.generation()}, identity_.corpus_id,
+                              first.basis_hash(), first.basis_version(),              {}};
+  for (const auto& file : write.files) {
+    if (file.basis_hash() != manifest.basis_hash || file.basis_version() != manifest.basis_version) {
+      return Error{"the stages saved different bases"};
+    }
+    manifest.files.push_back({file.unit(), file.bytes(), file.sha256()});
   }
   if (auto status = checkpoints_.commit(manifest); !status) return status;
   return checkpoints_.keep(config.checkpoint.keep_last, config.checkpoint.keep_every);
 }
 
 Status CoordinatorService::write_model() const {
-  std::vector<std::filesystem::path> files;
-  const int64_t step = identity_.config.train.steps;
-  for (int64_t stage = 0; stage < identity_.config.pipeline.stages; ++stage) {
-    files.push_back(checkpoints_.path_of(step, stage_file_name(stage)));
-  }
-  return merge_safetensors(files, "param.", identity_.folder / "model.safetensors", {{"format", "thinpipe"}});
+  const auto found = checkpoint_of_step(identity_.folder, identity_.config.train.steps);
+  if (!found) return found.error();
+  return write_model_file(found.value().files, identity_.folder / "model.safetensors");
 }
 
 bool CoordinatorService::complete() const {

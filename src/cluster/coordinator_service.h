@@ -103,12 +103,9 @@ class CoordinatorService final : public control::Coordinator::Service {
   void apply(Effects effects);
   Status carry_out(const Effect& effect, Effects& more);
   // Not of a later step, every byte checked. Why newer ones were passed over is logged.
-  Result<std::optional<CheckpointManifest>> newest_whole_checkpoint(int64_t committed);
+  Result<std::optional<CheckpointManifest>> newest_checkpoint_of(int64_t committed);
   Status write_manifest(const WriteManifest& manifest);
   Status keep_cuts(const std::vector<int64_t>& cuts);
-  // The checkpoint with the config's cuts: itself, or cut anew in its place.
-  Result<CheckpointManifest> with_our_cuts(const CheckpointManifest& manifest, uint64_t generation);
-  std::string machine_text() const;
   RunRules make_rules() const;
 
   RunIdentity identity_;  // its cuts may be decided when the machines are known
@@ -122,7 +119,6 @@ class CoordinatorService final : public control::Coordinator::Service {
   const Clock& clock_;
   const TimePoint start_;
   CheckpointStore checkpoints_;
-  std::optional<CheckpointManifest> uncut_;  // a checkpoint that waits for cuts = "auto" to be decided
   RunLogs logs_;
 
   mutable std::mutex mutex_;

@@ -16,7 +16,7 @@ void CoordinatorCore::form(Effects& out) {
   const auto stages = by_stage();
   ++epoch_;
   const auto keeps = [&](const Member& member) {
-    return member.holding && member.holding->stage() == member.stage && member.holding->generation() == generation_ &&
+    return member.holding && member.holding->seat().stage() == member.stage && member.holding->generation() == generation_ &&
            member.holding->applied() == committed_;
   };
   const auto lost = std::count_if(stages.begin(), stages.end(), [&](const Member* one) { return !keeps(*one); });
@@ -34,7 +34,7 @@ void CoordinatorCore::form(Effects& out) {
     skipped_.erase(skipped_.lower_bound(committed_), skipped_.end());
     final_loss_.reset();
     last_commit_.reset();
-    basis_version_ = manifest_files_.empty() ? 0 : manifest_files_.front().basis_version;
+    basis_version_ = manifest_files_.empty() ? 0 : manifest_files_.front().basis_version();
     save_due_ = false;
   }
   if (saving_step_) {  // the request, or a file, may be lost with a stream or a process: it is asked for anew
@@ -51,19 +51,15 @@ void CoordinatorCore::form(Effects& out) {
     auto& form = *message.mutable_form();
     form.set_epoch(epoch_);
     form.set_generation(generation_);
-    form.set_stage(member.stage);
+    form.mutable_seat()->set_stage(member.stage);
     form.set_step(committed_);
     if (i + 1 < stages.size()) *form.mutable_next() = neighbour(*stages[i + 1], i, true);
     if (i > 0) *form.mutable_previous() = neighbour(*stages[i - 1], i - 1, false);
     for (const int64_t blocks : cuts_) form.add_cuts(blocks);
     form.set_restore(back || !keeps(member));
     form.set_config_sha256(rules_.config_sha256);
-    if (form.restore() && manifest_step_ >= 0) {
-      const auto& file = manifest_files_.at(i);
-      form.mutable_file()->set_step(file.step);
-      form.mutable_file()->set_name(file.name);
-      form.mutable_file()->set_bytes(file.bytes);
-      form.mutable_file()->set_sha256(file.sha256);
+    if (form.restore()) {
+      for (auto& file : files_of(member.stage)) *form.add_files() = std::move(file);
     }
     member.formed = false;
     member.ready.reset();
@@ -83,7 +79,7 @@ void CoordinatorCore::form(Effects& out) {
 void CoordinatorCore::note_formed(Member& member) {
   control::Holding holding;
   holding.set_run(rules_.run);
-  holding.set_stage(member.stage);
+  holding.mutable_seat()->set_stage(member.stage);
   holding.set_generation(generation_);
   holding.set_applied(committed_);
   holding.set_ready_step(-1);
@@ -221,25 +217,41 @@ void CoordinatorCore::request_save(Effects& out) {
   to_all(message, out);
 }
 
-Effects CoordinatorCore::file_arrived(const ArrivedFile& file, TimePoint now) {
+std::vector<control::StateFile> CoordinatorCore::files_of(int64_t stage) const {
+  std::vector<control::StateFile> files;
+  if (cuts_.empty()) return files;
+  const auto units = model_units(rules_.model, blocks_of_stage(cuts_, stage));
+  for (const auto& file : manifest_files_) {
+    if (std::find(units.begin(), units.end(), file.unit()) != units.end()) files.push_back(file);
+  }
+  return files;
+}
+
+Effects CoordinatorCore::file_arrived(const control::StateFile& file, TimePoint now) {
   Effects out;
-  if (saving_step_ == file.step && file.generation == generation_) {
-    arrived_[file.stage] = file;
-    if (static_cast<int64_t>(arrived_.size()) == rules_.stages) complete_save(out);
+  if (saving_step_ == file.step() && file.generation() == generation_) {
+    arrived_[file.unit()] = file;
+    complete_save(out);
   }
   advance(now, out);
   return out;
 }
 
+// When every unit of the model is there.
 void CoordinatorCore::complete_save(Effects& out) {
-  WriteManifest manifest{*saving_step_, generation_, {}};
-  for (auto& [stage, file] : arrived_) manifest.files.push_back(std::move(file));
+  WriteManifest manifest;
+  for (const auto& unit : model_units(rules_.model, whole_model(rules_.model))) {
+    const auto file = arrived_.find(unit);
+    if (file == arrived_.end()) return;
+    manifest.files.push_back(file->second);
+  }
   arrived_.clear();
   out.push_back(std::move(manifest));
 }
 
-Effects CoordinatorCore::manifest_written(int64_t step, const std::vector<ArrivedFile>& files, TimePoint now) {
+Effects CoordinatorCore::manifest_written(const std::vector<control::StateFile>& files, TimePoint now) {
   Effects out;
+  const int64_t step = files.front().step();
   manifest_step_ = step;
   manifest_files_ = files;
   saving_step_.reset();
@@ -252,17 +264,6 @@ Effects CoordinatorCore::manifest_failed(const std::string& reason, TimePoint no
   Effects out;
   // What can't be kept any more is worth stopping for: the steps since the last checkpoint grow without end.
   finish(true, fmt::format("the checkpoint could not be written: {}", reason), out);
-  advance(now, out);
-  return out;
-}
-
-Effects CoordinatorCore::checkpoint_recut(std::vector<ArrivedFile> files, TimePoint now) {
-  Effects out;
-  manifest_files_ = std::move(files);
-  recutting_ = false;
-  for (auto& [peer, member] : members_) {
-    if (member.session) member.heard = now;
-  }
   advance(now, out);
   return out;
 }
@@ -287,7 +288,7 @@ void CoordinatorCore::describe(control::RunStatus& status, TimePoint now) const 
   for (const auto& [peer, member] : members_) {
     auto& one = *status.add_members();
     one.set_peer(peer);
-    one.set_stage(member.stage);
+    if (member.stage >= 0) one.mutable_seat()->set_stage(member.stage);
     one.set_connected(member.session.has_value());
     one.set_address(member.addresses.empty() ? "" : member.addresses.front());
     one.set_heard_s_ago(seconds(now - member.heard));

@@ -15,18 +15,6 @@ namespace thinpipe {
 // A worker's Attend stream, numbered by the service.
 using SessionId = int64_t;
 
-// A file of a checkpoint that has arrived whole.
-struct ArrivedFile {
-  int64_t step = 0;
-  uint64_t generation = 0;
-  int64_t stage = 0;
-  std::string name;
-  uint64_t bytes = 0;
-  std::string sha256;
-  int64_t basis_version = 0;
-  std::string basis_hash;
-};
-
 struct SendTo {
   SessionId session;
   control::ToWorker message;
@@ -60,16 +48,13 @@ struct PersistPaused {
 struct PersistRevoked {
   std::string peer;
 };
-// Durable: blocks per stage, for good. Where there is a checkpoint it is cut anew, and the core hears of it by
-// checkpoint_recut.
+// Durable: blocks per stage, for good.
 struct PersistCuts {
   std::vector<int64_t> cuts;
 };
 // Durable; tells the core by manifest_written or manifest_failed.
 struct WriteManifest {
-  int64_t step;
-  uint64_t generation;
-  std::vector<ArrivedFile> files;  // in stage order
+  std::vector<control::StateFile> files;  // every unit of the model, in its order
 };
 struct LogEvent {
   std::string kind;

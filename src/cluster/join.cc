@@ -17,7 +17,6 @@
 #include "pipeline/stage_worker.h"
 #include "plan/machine.h"
 #include "plan/memory_plan.h"
-#include "plan/stage_shape.h"
 
 namespace thinpipe {
 namespace {
@@ -71,27 +70,19 @@ double rate_of(size_t bytes, double taken_s, double round_trip_s) {
   return 8.0 * static_cast<double>(bytes) / std::max(1e-4, taken_s - round_trip_s);
 }
 
-// Where nobody lives yet, the disk of what is above it counts.
-std::filesystem::path existing_part(std::filesystem::path path) {
-  std::error_code ignored;
-  while (!path.empty() && path != path.root_path() && !std::filesystem::exists(path, ignored))
-    path = path.parent_path();
-  return path.empty() ? std::filesystem::path("/") : path;
-}
-
 JoinChecks check_stage(RunConfig config, int64_t vocab, int64_t stage, const std::filesystem::path& folder,
                        PreflightFacts facts) {
   JoinChecks result;
   const auto plan = memory_plan(config, vocab, stage);
-  facts.protocol_here = kControlProtocol;
-  facts.build_here = build_name();
+  facts.protocol = kControlProtocol;
+  facts.build = build_name();
   facts.memory_needed = plan.total();
   facts.memory_available = available_memory_bytes();
   // Two own copies of the stage's state, and one on its way.
-  facts.disk_needed = 3 * state_bytes(config, vocab, stage);
-  facts.disk_free = free_disk_bytes(existing_part(folder));
-  result.machine.set_memory_bytes(*facts.memory_available);
-  if (*facts.memory_available >= *facts.memory_needed) {
+  facts.disk_needed = 3 * state_bytes(config, vocab, blocks_of_stage(config, stage));
+  facts.disk_free = free_disk_bytes(folder);
+  result.machine.set_memory_bytes(facts.memory_available);
+  if (facts.memory_available == 0 || facts.memory_available >= facts.memory_needed) {
     result.machine = measure_machine(config, vocab);
     const auto blocks = static_cast<double>(blocks_per_stage(config).at(static_cast<size_t>(stage)));
     const bool last = stage + 1 == config.pipeline.stages;
@@ -121,15 +112,19 @@ JoinLook look(const Invite& invite) {
   const auto request = request_for(invite);
   timed(request, nullptr);  // the first one pays for the connection
   const double before = unix_now_s();
-  seen.round_trip_s = timed(request, &seen.reply);
-  const double there = static_cast<double>(seen.reply.unix_time_us()) / 1e6;
-  seen.clock_offset_s = before + seen.round_trip_s / 2 - there;
+  auto& run = seen.run;
+  run.round_trip_s = timed(request, &seen.reply);
+  run.clock_offset_s = before + run.round_trip_s / 2 - static_cast<double>(seen.reply.unix_time_us()) / 1e6;
+  run.protocol = seen.reply.protocol();
+  run.build = seen.reply.run().build();
+  run.download_bytes = seen.reply.state_bytes();
+  run.others_s_per_step = seen.reply.step_s();
   auto up = request;
   up.set_padding(std::string(kMeasureBytes, '\0'));
-  seen.up_bits_per_s = rate_of(kMeasureBytes, timed(up, nullptr), seen.round_trip_s);
+  run.up_bits_per_s = rate_of(kMeasureBytes, timed(up, nullptr), run.round_trip_s);
   auto down = request;
   down.set_padding_wanted(kMeasureBytes);
-  seen.down_bits_per_s = rate_of(kMeasureBytes, timed(down, nullptr), seen.round_trip_s);
+  run.down_bits_per_s = rate_of(kMeasureBytes, timed(down, nullptr), run.round_trip_s);
   return seen;
 }
 
@@ -137,23 +132,15 @@ JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& fold
   const auto& run = look.reply.run();
   auto config = parse_config(run.config_toml(), "the run's config");
   // Somebody who waits may get any stage: the first stands for them.
-  const int64_t stage = std::clamp<int64_t>(look.reply.stage(), 0, config.pipeline.stages - 1);
+  const int64_t stage = std::clamp<int64_t>(look.reply.seat().stage(), 0, config.pipeline.stages - 1);
   PreflightFacts facts;
-  if (look.reply.stage() >= 0) facts.stage = stage;
-  facts.protocol_there = look.reply.protocol();
-  facts.build_there = run.build();
+  if (look.reply.has_seat()) facts.stage = stage;
+  facts.run = look.run;
   const auto same = check_seed_numbers(config, run.vocab(), run.seed_numbers_sha256());
-  if (!run.seed_numbers_sha256().empty()) facts.seed_numbers_fault = same ? "" : same.error().message;
-  facts.download_bytes = look.reply.state_bytes();
-  facts.clock_offset_s = look.clock_offset_s;
-  facts.clock_uncertainty_s = look.round_trip_s / 2;
-  facts.round_trip_s = look.round_trip_s;
-  facts.up_bits_per_s = look.up_bits_per_s;
-  facts.down_bits_per_s = look.down_bits_per_s;
+  if (!run.seed_numbers_sha256().empty()) facts.run->seed_numbers_fault = same ? "" : same.error().message;
   const auto traffic = step_traffic(config, run.vocab(), stage);
-  facts.link_bytes_per_step_up = static_cast<double>(traffic.sent);
-  facts.link_bytes_per_step_down = static_cast<double>(traffic.received);
-  if (look.reply.step_s() > 0) facts.others_s_per_step = look.reply.step_s();
+  facts.run->up_bytes_per_step = static_cast<double>(traffic.sent);
+  facts.run->down_bytes_per_step = static_cast<double>(traffic.received);
   return check_stage(std::move(config), run.vocab(), stage, folder, facts);
 }
 

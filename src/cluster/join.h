@@ -17,14 +17,11 @@
 
 namespace thinpipe {
 
-// What the coordinator says to somebody who only looks, and what the line to it is like.
+// The coordinator's answer to a machine that has not joined, and the line to it.
 struct JoinLook {
   std::string address;  // the one of the invite that answered
   control::JoinReply reply;
-  double round_trip_s = 0;
-  double up_bits_per_s = 0;
-  double down_bits_per_s = 0;
-  double clock_offset_s = 0;  // this machine's less the coordinator's
+  PreflightRun run;  // without what depends on the config: numbers of the seed, traffic
 };
 
 // Throws UserError with the coordinator's reason, or when none of its addresses answers.

@@ -10,7 +10,6 @@
 #include "cluster/run_store.h"
 #include "cluster/serve.h"
 #include "config/config_file.h"
-#include "config/resumed_config.h"
 
 namespace thinpipe {
 namespace {

@@ -1,5 +1,5 @@
 // Going on with a run that is to be carried out otherwise than before: other cuts, links, threads (config's
-// resumed_config.h says what may change). Written down before any of it is done, so that whoever goes on with the run
+// load_resumed_config() says what may change). Written down before any of it is done, so that whoever goes on with the run
 // later, after whatever interruption, does it the same way.
 #pragma once
 

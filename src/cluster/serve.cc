@@ -14,7 +14,6 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "cluster/coordinator_line.h"
 #include "config/config_file.h"
 #include "net/addresses.h"
@@ -29,7 +28,7 @@ namespace thinpipe {
 namespace {
 
 constexpr timespec kTick{0, 100'000'000};
-constexpr auto kFarewell = std::chrono::seconds(10);
+constexpr auto kServeFarewell = std::chrono::seconds(10);
 constexpr std::chrono::seconds kOwnCertificateLife = std::chrono::hours(24 * 365 * 9);
 
 // The value of that name, made and kept when there is none yet.
@@ -99,8 +98,7 @@ std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder,
                                             int64_t vocab) {
   if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
   const auto path = table_path(folder, config.model.subspace.table);
-  const auto mapped = MappedFile::open(path).take();
-  return CheckpointFile{path.filename().string(), mapped.bytes().size(), sha256_hex(mapped.bytes())};
+  return CheckpointFile{"", std::filesystem::file_size(path), sha256_of_file(path).take()};
 }
 
 // Ticks until the run is over. A second signal ends the process: what is durable is durable.
@@ -207,7 +205,7 @@ Finish serve_run(const ServeOptions& options) {
                                                {"loss", status.loss()},  // null when it is not finite
                                                {"validation_loss", status.validation_loss()},
                                                {"step_bytes", status.step_bytes()}});
-  service.wait_for_farewells(kFarewell);
+  service.wait_for_farewells(kServeFarewell);
   service.close_all();
   service.tunnels().shutdown("the run is over");
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));

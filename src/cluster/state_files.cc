@@ -9,7 +9,6 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "plan/machine.h"
 
@@ -17,18 +16,24 @@ namespace thinpipe {
 namespace {
 
 constexpr size_t kPartBytes = 256 << 10;
-// Own copies kept: the last one that may become a manifest, and the one before.
+// Own copies kept of every unit: the last one that may become part of a checkpoint, and the one before.
 constexpr size_t kOwnCopies = 2;
+
+std::string name_of(const control::StateFile& file) {
+  return file.unit().empty() ? "the token table" : fmt::format("{} of step {}", file.unit(), file.step());
+}
 
 }  // namespace
 
 struct StateFiles::Job {
-  int64_t stage;
-  control::Save save;
-  NamedTensors tensors;
-  SafetensorsMetadata metadata;
-  int64_t basis_version;
-  std::string basis_hash;
+  control::StateFile common;  // what all files of this checkpoint say
+  std::vector<UnitState> units;
+};
+
+// A unit that lies in the worker's own folder.
+struct StateFiles::Written {
+  control::StateFile file;
+  std::filesystem::path path;
 };
 
 StateFiles::StateFiles(StateSource source) : source_(std::move(source)), line_(source_.coordinator) {}
@@ -44,87 +49,91 @@ void StateFiles::give_up() {
   if (writer_.joinable()) writer_.join();
 }
 
-Status StateFiles::save(StageWorker& worker, int64_t stage, const control::Save& save) {
+Status StateFiles::save(StageWorker& worker, const std::vector<std::string>& units, const control::Save& save) {
   give_up();  // an older one that is still trying
   give_up_ = false;
-  Job job{stage, save, worker.state(), worker.state_metadata(), worker.basis_version(), worker.current_basis_hash()};
+  Job job;
+  job.common.set_step(save.step());
+  job.common.set_generation(save.generation());
+  job.common.set_basis_version(worker.basis_version());
+  job.common.set_basis_hash(worker.current_basis_hash());
+  job.units = worker.state();
+  std::erase_if(job.units,
+                [&](const UnitState& one) { return std::find(units.begin(), units.end(), one.unit) == units.end(); });
   uint64_t bytes = 0;
-  for (const auto& [name, tensor] : job.tensors) bytes += tensor.nbytes();
+  for (const auto& unit : job.units) {
+    for (const auto& [name, tensor] : unit.tensors) bytes += tensor.nbytes();
+  }
   // The memory plan: the copy, and as much again for the steps beside it.
   const bool beside = source_.mode == CheckpointMode::kAsync ||
                       (source_.mode == CheckpointMode::kAuto && available_memory_bytes() > 2 * bytes);
   if (!beside) return write_and_send(job);
-  for (auto& [name, tensor] : job.tensors) tensor = tensor.clone();
+  for (auto& unit : job.units) {
+    for (auto& [name, tensor] : unit.tensors) tensor = tensor.clone();
+  }
   writer_ = std::thread([this, job = std::move(job)] {
     if (const auto status = write_and_send(job); !status) source_.on_failure(status.error().message);
   });
   return {};
 }
 
-Result<std::filesystem::path> StateFiles::write(const Job& job, control::StateFile& file) {
-  if (auto status = make_directories(source_.folder); !status) return status.error();
+Result<StateFiles::Written> StateFiles::write(const Job& job, const UnitState& unit) {
+  TRY(make_directories(source_.folder));
   const auto draft = source_.folder / "draft.safetensors";
-  auto metadata = job.metadata;
+  auto metadata = unit.metadata;
   metadata["run"] = source_.run;
-  if (auto status = save_tensors(draft, job.tensors, metadata); !status) return status.error();
-  file.set_step(job.save.step());
-  file.set_name(fmt::format("stage-{}.safetensors", job.stage));
-  {
-    const auto mapped = MappedFile::open(draft);
-    if (!mapped) return mapped.error();
-    file.set_bytes(mapped.value().bytes().size());
-    file.set_sha256(sha256_hex(mapped.value().bytes()));
-  }
-  const auto path = source_.folder / (file.sha256() + ".safetensors");
+  TRY(save_tensors(draft, unit.tensors, metadata));
+  Written written{job.common, {}};
+  written.file.set_unit(unit.unit);
+  written.file.set_sha256(TRY(sha256_of_file(draft)));
   std::error_code code;
-  std::filesystem::rename(draft, path, code);
-  if (code) return Error{fmt::format("cannot rename {}: {}", draft.string(), code.message())};
-  forget_older(path);
-  return path;
+  written.file.set_bytes(std::filesystem::file_size(draft, code));
+  if (code) return Error{fmt::format("cannot read {}: {}", draft.string(), code.message())};
+  written.path = own_copy(written.file);
+  TRY(rename_path(draft, written.path));
+  return written;
 }
 
 // An error is the disk's. A coordinator that cannot be reached is asked again until the next save, or the end.
 Status StateFiles::write_and_send(const Job& job) {
-  control::StateFile file;
-  const auto path = write(job, file);
-  if (!path) return path.error();
-  while (true) {
-    const auto status = send(job, file, path.value());
-    if (status.ok()) return {};
-    log_warn("checkpoint: {}", status.error().message);
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, std::chrono::milliseconds(200), [&] { return give_up_; })) return {};
+  std::vector<Written> files;
+  for (const auto& unit : job.units) files.push_back(TRY(write(job, unit)));
+  forget_older(kOwnCopies * files.size());
+  for (const auto& written : files) {
+    for (auto status = send(written); !status; status = send(written)) {
+      log_warn("checkpoint: {}", status.error().message);
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, std::chrono::milliseconds(200), [&] { return give_up_; })) return {};
+    }
   }
+  return {};
 }
 
-void StateFiles::forget_older(const std::filesystem::path& newest) {
+std::filesystem::path StateFiles::own_copy(const control::StateFile& file) const {
+  return source_.folder / (file.sha256() + ".safetensors");
+}
+
+void StateFiles::forget_older(size_t keep) {
   std::vector<std::pair<std::filesystem::file_time_type, std::filesystem::path>> files;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(source_.folder, ignored)) {
-    if (entry.path().extension() == ".safetensors" && entry.path() != newest) {
-      files.emplace_back(entry.last_write_time(ignored), entry.path());
-    }
+    if (entry.path().extension() == ".safetensors") files.emplace_back(entry.last_write_time(ignored), entry.path());
   }
   std::sort(files.rbegin(), files.rend());
-  for (size_t i = kOwnCopies - 1; i < files.size(); ++i) std::filesystem::remove(files[i].second, ignored);
+  for (size_t i = keep; i < files.size(); ++i) std::filesystem::remove(files[i].second, ignored);
 }
 
-Status StateFiles::send(const Job& job, const control::StateFile& file, const std::filesystem::path& path) {
-  const auto mapped = MappedFile::open(path);
-  if (!mapped) return mapped.error();
+Status StateFiles::send(const Written& written) {
+  const auto mapped = TRY(MappedFile::open(written.path));
   grpc::ClientContext context;
   context.set_wait_for_ready(false);
   control::FileTaken taken;
   const auto stub = line_.stub();
   const auto writer = stub->PutFile(&context, &taken);
   control::FilePart part;
-  *part.mutable_file() = file;
+  *part.mutable_file() = written.file;
   part.set_run(source_.run);
-  part.set_generation(job.save.generation());
-  part.set_stage(job.stage);
-  part.set_basis_version(job.basis_version);
-  part.set_basis_hash(job.basis_hash);
-  auto left = mapped.value().bytes();
+  auto left = mapped.bytes();
   do {
     part.set_data(std::string(left.substr(0, kPartBytes)));
     left.remove_prefix(std::min(left.size(), kPartBytes));
@@ -135,37 +144,32 @@ Status StateFiles::send(const Job& job, const control::StateFile& file, const st
   } while (!left.empty());
   writer->WritesDone();
   const auto status = writer->Finish();
-  if (!status.ok())
-    return Error{fmt::format("the coordinator did not take {}: {}", file.name(), status.error_message())};
-  return {};
+  if (status.ok()) return {};
+  return Error{fmt::format("the coordinator did not take {}: {}", written.file.unit(), status.error_message())};
 }
 
-Result<std::filesystem::path> StateFiles::fetch(const control::StateFile& file) {
-  const auto path = source_.folder / (file.sha256() + ".safetensors");
-  if (auto status = fetch_to(file, path); !status) return status.error();
-  return path;
+Result<std::map<std::string, SafetensorsFile>> StateFiles::fetch(const std::vector<control::StateFile>& files) {
+  std::map<std::string, SafetensorsFile> units;
+  for (const auto& file : files) {
+    TRY(fetch_to(file, own_copy(file)));
+    units.emplace(file.unit(), TRY(SafetensorsFile::open(own_copy(file))));
+  }
+  return units;
 }
 
 Status StateFiles::fetch_to(const control::StateFile& file, const std::filesystem::path& path) {
-  if (!is_sha256_hex(file.sha256())) return Error{fmt::format("{} was announced without its hash", file.name())};
-  if (auto status = make_directories(path.parent_path()); !status) return status;
+  if (!is_sha256_hex(file.sha256())) return Error{fmt::format("{} was announced without its hash", name_of(file))};
+  TRY(make_directories(path.parent_path()));
   std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) {
-    const auto mapped = MappedFile::open(path);
-    if (mapped && sha256_hex(mapped.value().bytes()) == file.sha256()) return {};
-  }
+  if (const auto hash = sha256_of_file(path); hash && hash.value() == file.sha256()) return {};
   const auto part = path.parent_path() / (file.sha256() + ".part");
-  if (auto status = download(file, part); !status) return status;
-  const auto mapped = MappedFile::open(part);
-  if (!mapped) return mapped.error();
-  const auto found = sha256_hex(mapped.value().bytes());
-  if (mapped.value().bytes().size() != file.bytes() || found != file.sha256()) {
-    const auto bytes = mapped.value().bytes().size();
-    std::filesystem::remove(part, ignored);  // going on with it would end the same way
-    return Error{fmt::format("{} of step {} came with {} bytes and hash {}, needs {} bytes and {}", file.name(),
-                             file.step(), bytes, found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
-  }
-  return rename_path(part, path);
+  TRY(download(file, part));
+  const auto bytes = std::filesystem::file_size(part, ignored);
+  const auto found = TRY(sha256_of_file(part));
+  if (bytes == file.bytes() && found == file.sha256()) return rename_path(part, path);
+  std::filesystem::remove(part, ignored);  // going on with it would end the same way
+  return Error{fmt::format("{} came with {} bytes and hash {}, needs {} bytes and {}", name_of(file), bytes,
+                           found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
 }
 
 // Goes on where an earlier attempt ended. An error is the disk's or the line's; the bytes are checked by the caller.
@@ -194,8 +198,8 @@ Status StateFiles::download(const control::StateFile& file, const std::filesyste
   target.close();
   if (!target) return Error{fmt::format("cannot write {}: is the disk full?", part_path.string())};
   if (!whole && !status.ok()) {
-    return Error{fmt::format("cannot fetch {} of step {}: {} ({} of {} bytes are here)", file.name(), file.step(),
-                             status.error_message(), there, file.bytes())};
+    return Error{fmt::format("cannot fetch {}: {} ({} of {} bytes are here)", name_of(file), status.error_message(),
+                             there, file.bytes())};
   }
   return {};
 }

@@ -1,14 +1,16 @@
-// A worker's side of checkpoints: the stage's state to a file in the worker's own folder and from there to the
-// coordinator, beside the next steps or before them; and back, from its own copy if it still has it.
+// A worker's side of checkpoints: the units of its stage to files in the worker's own folder and from there to the
+// coordinator, beside the next steps or before them; and back, from its own copies if it still has them.
 #pragma once
 
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/result.h"
 #include "cluster/coordinator_line.h"
@@ -37,22 +39,24 @@ class StateFiles {
 
   // Between steps. Returns when the state is safe from the next step: copied (and written by a thread of its own), or
   // written and sent. A failure to reach the coordinator is no error: it is tried until the next save.
-  Status save(StageWorker& worker, int64_t stage, const control::Save& save);
-  // The file, whole and with the right hash, in the worker's folder. What an interrupted download has left is used.
-  Result<std::filesystem::path> fetch(const control::StateFile& file);
-  // The same for a file that is to lie there.
+  Status save(StageWorker& worker, const std::vector<std::string>& units, const control::Save& save);
+  // The files by unit, whole and with the right hashes, kept in the worker's folder. What an interrupted download has
+  // left is used.
+  Result<std::map<std::string, SafetensorsFile>> fetch(const std::vector<control::StateFile>& files);
+  // The same for one file that is to lie there.
   Status fetch_to(const control::StateFile& file, const std::filesystem::path& path);
   // Ends a save under way, sent or not, and waits for its thread.
   void give_up();
 
  private:
   struct Job;
-  // The file in the worker's own folder.
-  Result<std::filesystem::path> write(const Job& job, control::StateFile& file);
+  struct Written;
+  std::filesystem::path own_copy(const control::StateFile& file) const;
+  Result<Written> write(const Job& job, const UnitState& unit);
   Status write_and_send(const Job& job);
-  Status send(const Job& job, const control::StateFile& file, const std::filesystem::path& path);
+  Status send(const Written& written);
   Status download(const control::StateFile& file, const std::filesystem::path& part);
-  void forget_older(const std::filesystem::path& newest);
+  void forget_older(size_t keep);
 
   const StateSource source_;
   CoordinatorLine line_;

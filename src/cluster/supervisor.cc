@@ -19,7 +19,7 @@
 #include "cluster/child_process.h"
 #include "cluster/coordinator_line.h"
 #include "cluster/serve.h"
-#include "config/link_settings.h"
+#include "config/run_config.h"
 #include "pipeline/progress.h"
 #include "pipeline/step.h"
 #include "pipeline/table_file.h"

@@ -23,12 +23,11 @@
 #include "cluster/state_files.h"
 #include "cluster/worker_links.h"
 #include "config/config_file.h"
-#include "config/link_settings.h"
 #include "net/shaped_link.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
-#include "text/prepared_store.h"
+#include "text/prepared.h"
 
 namespace thinpipe {
 namespace {
@@ -247,7 +246,7 @@ class Worker {
       const std::lock_guard lock(mutex_);
       control::Holding holding;
       holding.set_run(run_.run());
-      holding.set_stage(form.stage());
+      *holding.mutable_seat() = form.seat();
       holding.set_generation(form.generation());
       holding.set_applied(worker_->applied());
       holding.set_ready_step(-1);
@@ -257,35 +256,27 @@ class Worker {
   }
 
   Status take_state(const control::Form& form) {
-    const auto stage = static_cast<size_t>(form.stage());
-    if (form.stage() < 0 || form.stage() >= config_.pipeline.stages) {
-      return Error{fmt::format("there is no stage {} of {}", form.stage(), config_.pipeline.stages)};
+    const int64_t stage = form.seat().stage();
+    if (stage < 0 || stage >= config_.pipeline.stages || form.seat().replica() != 0) {
+      return Error{fmt::format("there is no seat {} of stage {}; the run has {} stages with one each",
+                               form.seat().replica(), stage, config_.pipeline.stages)};
     }
     if (!form.restore()) return {};
     if (auto status = take_cuts(form); !status) return status;
-    if (form.stage() == 0 && !batches_) batches_ = token_source(options_, run_, config_);
-    if (form.stage() != 0 && !batches_)
+    if (stage == 0 && !batches_) batches_ = token_source(options_, run_, config_);
+    if (stage != 0 && !batches_)
       batches_ = std::make_unique<RemoteBatches>(options_.coordinator, run_.run(), config_.train, run_.vocab());
-    std::optional<std::filesystem::path> path;
-    if (form.has_file()) {
-      auto fetched = files_.fetch(form.file());
-      if (!fetched) return fetched.error();
-      path = fetched.value();
-    }
+    const std::vector<control::StateFile> wanted(form.files().begin(), form.files().end());
+    const auto units = TRY(files_.fetch(wanted));
     const auto table = token_table();
     if (!table) return table.error();
-    stage_ = form.stage();
+    stage_ = stage;
     // Made anew also where one is there: the initial weights are part of its making.
     worker_.reset();
     worker_ =
-        std::make_unique<StageWorker>(config_, run_.vocab(), stage_place(config_, stage), *batches_, table.value());
-    if (!path) return {};
-    auto file = SafetensorsFile::open(*path);
-    if (!file) return file.error();
-    if (auto status = worker_->restore(file.value(), form.step()); !status) {
-      return Error{fmt::format("{}: {}", path->string(), status.error().message)};
-    }
-    return {};
+        std::make_unique<StageWorker>(config_, run_.vocab(), stage_place(config_, static_cast<size_t>(stage)), *batches_, table.value());
+    if (units.empty()) return {};
+    return worker_->restore(units, form.step());
   }
 
   // T_fixed where the config names a file of it: this worker's own copy, else the coordinator's.
@@ -325,9 +316,9 @@ class Worker {
     if (!links) return links.error();
     auto& [previous_link, next_link, next_path, previous_path] = links.value();
     std::shared_ptr<PacketLink> previous, next;
-    if (next_link) next = packet_link(std::move(next_link), form.stage(), true, form.next().peer());
+    if (next_link) next = packet_link(std::move(next_link), form.seat().stage(), true, form.next().peer());
     if (previous_link)
-      previous = packet_link(std::move(previous_link), form.stage() - 1, false, form.previous().peer());
+      previous = packet_link(std::move(previous_link), form.seat().stage() - 1, false, form.previous().peer());
     if (next_path) *formed.mutable_next() = *next_path;
     if (previous_path) *formed.mutable_previous() = *previous_path;
     const std::lock_guard lock(mutex_);
@@ -424,7 +415,8 @@ class Worker {
 
   void save(const control::Save& save) {
     if (worker_ == nullptr || worker_->applied() != save.step()) return;
-    if (auto status = files_.save(*worker_, stage_, save); !status) complain(status.error().message, true);
+    const auto units = saved_units(config_.model, blocks_of_stage(config_, stage_));
+    if (auto status = files_.save(*worker_, units, save); !status) complain(status.error().message, true);
   }
 
   const WorkerOptions options_;

@@ -93,13 +93,13 @@ Result<WorkerLinks::Links> WorkerLinks::connect(const control::Form& form, const
   tunnels_.clear();
   Links links;
   const auto connect_next = [&]() -> Status {
-    auto link = reach(form.next(), form.stage(), form.epoch(), stop, links.next_path);
+    auto link = reach(form.next(), form.seat().stage(), form.epoch(), stop, links.next_path);
     if (!link) return link.error();
     links.next = std::move(link.value());
     return {};
   };
   const auto connect_previous = [&]() -> Status {
-    auto link = reach(form.previous(), form.stage() - 1, form.epoch(), stop, links.previous_path);
+    auto link = reach(form.previous(), form.seat().stage() - 1, form.epoch(), stop, links.previous_path);
     if (!link) return link.error();
     links.previous = std::move(link.value());
     return {};

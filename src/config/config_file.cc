@@ -21,19 +21,7 @@ namespace {
 constexpr uintmax_t kMaxConfigBytes = 1 << 20;
 constexpr size_t kMaxShown = 80;
 
-// Text from the file as it may stand in a message: one line, not long.
-std::string shown(std::string_view text) {
-  std::string out;
-  for (const char character : text.substr(0, kMaxShown)) {
-    const auto byte = static_cast<unsigned char>(character);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\u{:04x}", byte);
-    } else {
-      out += character;
-    }
-  }
-  return text.size() > kMaxShown ? out + "..." : out;
-}
+std::string shown(std::string_view text) { return escaped(text, kMaxShown); }
 
 std::string shown(const toml::node& node) {
   if (const auto* array = node.as_array()) {
@@ -47,7 +35,7 @@ std::string shown(const toml::node& node) {
     }
     return fmt::format("[{}]", fmt::join(elements, ", "));
   }
-  if (const auto value = node.value_exact<std::string>()) return shown(toml_text(*value));
+  if (const auto value = node.value_exact<std::string>()) return in_quotes(*value, kMaxShown);
   if (const auto value = node.value_exact<int64_t>()) return toml_text(*value);
   if (const auto value = node.value_exact<double>()) return toml_text(*value);
   if (const auto value = node.value_exact<bool>()) return toml_text(*value);
@@ -125,7 +113,8 @@ constexpr std::string_view kCommandLine = "on the command line";
 // Fills a RunConfig key by key and remembers which were given, for the defaults that follow other keys.
 class Reader {
  public:
-  explicit Reader(std::string_view source_name) : source_name_(source_name) {}
+  explicit Reader(std::string_view source_name, RunConfig config = {})
+      : source_name_(source_name), config_(std::move(config)) {}
 
   void read_file_text(std::string_view text) {
     try {
@@ -160,11 +149,19 @@ class Reader {
     set(*key, *table->get("value"), kCommandLine);
   }
 
-  // overridden: the file does not say it all, so that a fault between keys may not be in it.
-  RunConfig finish(bool overridden) {
+  void fill_in_absent() {
     for (const Key& key : config_keys()) {
       if (key.when_absent && !given_.contains(&key)) key.when_absent(config_);
     }
+  }
+
+  bool was_given(std::string_view section, std::string_view name) const {
+    return given_.contains(find_key(section, name));
+  }
+  PipelineConfig& pipeline() { return config_.pipeline; }
+
+  // overridden: the file does not say it all, so that a fault between keys may not be in it.
+  RunConfig finish(bool overridden) {
     try {
       validate(config_);
     } catch (const UserError& error) {
@@ -244,6 +241,52 @@ class Reader {
   std::set<const Key*> given_;
 };
 
+bool may_change(const Key& key) {
+  const auto is_one_of = [](const std::string& name, std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return is_one_of(key.section, {"pipeline", "link", "checkpoint", "cluster"}) ||
+         is_one_of(key.full(), {"train.threads", "train.device"});
+}
+
+// What is no key at all is left to the reader, which knows what may have been meant.
+void refuse_what_stays(std::span<const std::string> overrides) {
+  for (const std::string& text : overrides) {
+    const auto name = std::string_view(text).substr(0, text.find('='));
+    for (const Key& key : config_keys()) {
+      if (key.full() != name || may_change(key)) continue;
+      throw UserError(fmt::format(
+          "--set {}: decides what the run computes, and its checkpoints are of the run as it began; begin a "
+          "new run for that (a run that goes on takes pipeline.*, link.*, checkpoint.*, cluster.*, "
+          "train.threads and train.device)",
+          name));
+    }
+  }
+}
+
+constexpr std::string_view kIntro =
+    R"(# Configuration
+
+A run is described by one TOML file; every key may be left out. `configs/default.toml` holds the default run with
+comments. `--set section.key=value` on the command line wins over the file, and later ones win over earlier ones:
+
+    ./thinpipe train configs/default.toml --set model.d=512 --set 'pipeline.cuts=[1,3]'
+
+The value is read as TOML; text may be written without quotes. A whole number is accepted where a number is asked for,
+not the other way round. An unknown key, a wrong type and a value out of range are refused with the place and what
+would be right.
+
+This page is printed from the list of keys in `src/config/keys.cc`. After changing that list, rewrite it with
+`THINPIPE_UPDATE_DOCS=1 build/dev/tests/config/test_config --gtest_filter='*Reference*'`.
+)";
+
+// A table cell may not hold a bar of its own.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char character : text) out += character == '|' ? std::string("\\|") : std::string(1, character);
+  return out;
+}
+
 }  // namespace
 
 RunConfig parse_config(std::string_view text, std::string_view source_name, std::span<const std::string> overrides,
@@ -252,6 +295,7 @@ RunConfig parse_config(std::string_view text, std::string_view source_name, std:
   for (const std::string& default_text : defaults) reader.read_override(default_text);
   reader.read_file_text(text);
   for (const std::string& override_text : overrides) reader.read_override(override_text);
+  reader.fill_in_absent();
   return reader.finish(!overrides.empty());
 }
 
@@ -264,6 +308,45 @@ RunConfig load_config(const std::filesystem::path& path, std::span<const std::st
                                 format_size(kMaxConfigBytes)));
   }
   return parse_config(read_file(path).take(), path.string(), overrides, defaults);
+}
+
+RunConfig load_resumed_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
+  refuse_what_stays(overrides);
+  const RunConfig before = load_config(path);
+  Reader reader(path.string(), before);
+  for (const std::string& override_text : overrides) reader.read_override(override_text);
+  const bool stages = reader.was_given("pipeline", "stages"), cuts = reader.was_given("pipeline", "cuts");
+  auto& pipeline = reader.pipeline();
+  if (stages && !cuts && pipeline.stages != before.pipeline.stages) pipeline.cuts.clear();
+  if (cuts && !stages && !pipeline.cuts.empty()) pipeline.stages = static_cast<int64_t>(pipeline.cuts.size());
+  return reader.finish(!overrides.empty());
+}
+
+std::string to_toml(const RunConfig& config) {
+  std::string out;
+  for (const Section& section : config_sections()) {
+    out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section.name);
+    for (const Key& key : config_keys()) {
+      if (key.section == section.name) out += fmt::format("{} = {}\n", key.name, toml_text(key.get(config)));
+    }
+  }
+  return out;
+}
+
+std::string config_reference_markdown() {
+  const RunConfig defaults;
+  std::string out(kIntro);
+  for (const Section& section : config_sections()) {
+    out += fmt::format("\n## [{}]\n\n{}\n\n| key | default | needs | meaning |\n|---|---|---|---|\n", section.name,
+                       section.help);
+    for (const Key& key : config_keys()) {
+      if (key.section != section.name) continue;
+      const std::string standard = fmt::format("`{}`", toml_text(key.get(defaults)));
+      out += fmt::format("| `{}` | {} | {} | {} |\n", key.name,
+                         cell(key.absent_help.empty() ? standard : key.absent_help), cell(key.needs), cell(key.help));
+    }
+  }
+  return out;
 }
 
 }  // namespace thinpipe

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "config/enum_names.h"
+#include "base/line.h"
 
 namespace thinpipe {
 namespace {
@@ -104,19 +104,15 @@ Rule or_word(const std::string& word, const Rule& rule) {
 template <class E>
 Rule one_of() {
   std::string needs;
-  const auto& all = EnumNames<E>::kAll;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (i > 0) needs += i + 1 == all.size() ? " or " : ", ";
-    needs += fmt::format("\"{}\"", all[i].second);
+  for (const auto word : kWords<E>) {
+    if (!needs.empty()) needs += word == kWords<E>.back() ? " or " : ", ";
+    needs += fmt::format("\"{}\"", word);
   }
   return {needs, [](const KeyValue& value) {
             E ignored{};
             return enum_from_name(std::get<std::string>(value), &ignored);
           }};
 }
-
-// One whose other values are read only to be refused with the reason (run_config.cc): they are not offered.
-Rule offering(const std::string& needs, const Rule& rule) { return {needs, rule.accepts}; }
 
 template <class T>
 KeyValue to_value(const T& field) {
@@ -207,26 +203,20 @@ void add_model(Table& table) {
   using C = ModelConfig;
   SectionKeys add(
       table, "model", [](auto& config) -> auto& { return config.model; }, "The transformer.");
-  add("mode", &C::mode, one_of<ModelMode>(), "a dense LLaMA, or one whose residual stream lives in a shared subspace");
+  add("mode", &C::mode, one_of<ModelMode>(),
+      "type of model: a dense LLaMA, or one whose residual stream stays in a shared subspace");
   add("d", &C::d, whole(1, 65536), "width of the residual stream");
-  add("blocks", &C::blocks, whole(1, 4096), "transformer blocks, L");
-  add("heads", &C::heads, whole(1, 1024), "query heads; divides d");
-  add("kv_heads", &C::kv_heads, whole(1, 1024), "key/value heads; divides heads", "the same as heads",
+  add("blocks", &C::blocks, whole(1, 4096), "number of transformer blocks, L");
+  add("heads", &C::heads, whole(1, 1024), "number of query heads; must divide d");
+  add("kv_heads", &C::kv_heads, whole(1, 1024), "number of key/value heads; must divide heads", "the value of heads",
       [](RunConfig& config) { config.model.kv_heads = config.model.heads; });
   add("mlp_width", &C::mlp_width, whole(1, 1 << 20), "inner width of SwiGLU", "8/3 d, rounded up to a multiple of 32",
       [](RunConfig& config) { config.model.mlp_width = default_mlp_width(config.model.d); });
-  add("positions", &C::positions, offering("\"rope\" or \"sinusoidal\"", one_of<Positions>()),
-      "how the model knows where a token stands");
+  add("positions", &C::positions, one_of<Positions>(), "position encoding");
   add("rope_base", &C::rope_base, above(0, 1e12), "base of the rotary frequencies");
-  add("qk_norm", &C::qk_norm, truth(), "normalise queries and keys before they meet");
+  add("qk_norm", &C::qk_norm, truth(), "normalise queries and keys before attention");
   add("norm_eps", &C::norm_eps, from(kLeastEps, 1), "added to the mean square in every norm");
   add("init_std", &C::init_std, above(0, 10), "standard deviation of the initial weights");
-  add("tied_head", &C::tied_head, truth(), "head = embedding; no model here has it, and a subspace model cannot");
-  add("output_bias", &C::output_bias, truth(), "biases on the output projections; likewise");
-  add("post_norm", &C::post_norm,
-      offering("\"none\": a norm with gains, or LayerNorm, after a sublayer would leave the subspace",
-               one_of<PostNorm>()),
-      "a norm with gains after each sublayer; likewise");
 }
 
 void add_data(Table& table) {
@@ -234,9 +224,11 @@ void add_data(Table& table) {
   SectionKeys add(
       table, "data", [](auto& config) -> auto& { return config.data; }, "The text and how it becomes tokens.");
   add("corpus", &C::corpus, some_text(), "`kjv`, or the path of a UTF-8 file, a .jsonl file, or a folder of both");
-  add("tokenizer", &C::tokenizer, text(), "path of a sentencepiece .model; empty: train one on the corpus");
-  add("vocab", &C::vocab, whole(260, 1 << 24), "vocabulary of the tokenizer to train; must equal a loaded one's");
-  add("val_fraction", &C::val_fraction, above(0, 0.5), "share of the documents that training never sees");
+  add("tokenizer", &C::tokenizer, text(),
+      "path of a sentencepiece .model; empty: a tokenizer is trained on the corpus");
+  add("vocab", &C::vocab, whole(260, 1 << 24),
+      "vocabulary size of the tokenizer to train; if data.tokenizer is given, must be the size of that one");
+  add("val_fraction", &C::val_fraction, above(0, 0.5), "fraction of the documents that is kept for validation");
 }
 
 // tokens of a run = steps x microbatches x microbatch x seq_len: the bounds keep it below 2^62.
@@ -244,61 +236,67 @@ void add_train(Table& table) {
   using C = TrainConfig;
   SectionKeys add(
       table, "train", [](auto& config) -> auto& { return config.train; },
-      "The run: how long, in what portions, on what.");
-  add("steps", &C::steps, whole(0, 10'000'000), "optimizer steps");
-  add("seq_len", &C::seq_len, whole(1, 65536), "tokens in a sequence, T");
-  add("microbatch", &C::microbatch, whole(1, 4096), "sequences in a microbatch, B");
-  add("microbatches", &C::microbatches, whole(1, 1024), "microbatches in a step, M");
-  add("seed", &C::seed, whole(0, kInt64Max), "of the initial weights and the order of the data");
+      "Length of the run, batch sizes, seed, precision and device.");
+  add("steps", &C::steps, whole(0, 10'000'000), "number of optimizer steps");
+  add("seq_len", &C::seq_len, whole(1, 65536), "tokens per sequence, T");
+  add("microbatch", &C::microbatch, whole(1, 4096), "sequences per microbatch, B");
+  add("microbatches", &C::microbatches, whole(1, 1024), "microbatches per step, M");
+  add("seed", &C::seed, whole(0, kInt64Max), "seed of the initial weights and of the order of the data");
   add("precision", &C::precision, one_of<Precision>(),
-      "what is computed in; bf16 keeps float32 weights and moments and rounds the operands of the products with "
-      "weights (docs/model.md)");
-  add("device", &C::device, device(), "where it is computed");
+      "number format of the computation; bf16 keeps float32 weights and moments and rounds the operands of products "
+      "with weights (docs/model.md)");
+  add("device", &C::device, device(), "device to compute on");
   add("threads", &C::threads, whole(0, 4096),
-      "compute threads per stage; 0: all cores for one stage, one each for several");
+      "compute threads per stage; 0: all cores if there is one stage, else one thread per stage");
   add("eval_every", &C::eval_every, whole(0, 10'000'000), "steps between validation passes; 0: only at the end");
   add("eval_sequences", &C::eval_sequences, whole(1, 1 << 20),
-      "validation sequences in such a pass; the final one uses the whole split");
+      "sequences per validation pass; the last pass uses the whole validation split");
 }
 
 void add_optim(Table& table) {
   using C = OptimConfig;
   SectionKeys add(
       table, "optim", [](auto& config) -> auto& { return config.optim; },
-      "The optimizer. muon takes the blocks' matrices and adamw everything else; adamw takes all; row_adamw takes the "
-      "subspace's coordinates and adamw the rest.");
-  add("kind", &C::kind, one_of<OptimizerKind>(), "the optimizer of the blocks' matrices");
+      "The optimizer. `muon` updates the matrices of the blocks with Muon and everything else with AdamW. `adamw` "
+      "updates everything with AdamW. `row_adamw` updates the subspace's coordinates with row-wise AdamW and the rest "
+      "with AdamW.");
+  add("kind", &C::kind, one_of<OptimizerKind>(), "optimizer of the matrices of the blocks");
   add("lr", &C::lr, above(0, 100),
-      "peak learning rate of the matrices; with kind = \"adamw\" or \"row_adamw\", of everything");
+      "peak learning rate of these matrices; with kind = \"adamw\" or \"row_adamw\", of all parameters");
   add("adamw_lr", &C::adamw_lr, above(0, 100),
-      "peak learning rate of what muon does not take; unused with \"adamw\" and \"row_adamw\"");
-  add("embedding_lr_scale", &C::embedding_lr_scale, above(0, 1e6), "times adamw_lr for the embedding, muon runs only");
-  add("beta1", &C::beta1, from_to_below(0, 1), "adamw's decay of the first moment");
-  add("beta2", &C::beta2, from_to_below(0, 1), "adamw's decay of the second moment");
-  add("eps", &C::eps, from(kLeastEps, 1), "adamw's guard against division by 0");
-  add("momentum", &C::momentum, from_to_below(0, 1), "muon's momentum");
-  add("weight_decay", &C::weight_decay, from(0, 100), "decoupled; matrices and embeddings only, never gains");
-  add("clip", &C::clip, from(0, 1e9), "largest global gradient norm; 0: no clipping");
-  add("schedule", &C::schedule, one_of<LrSchedule>(), "the learning rate after the warm-up");
+      "peak learning rate of the parameters that Muon does not update; used with kind = \"muon\" only");
+  add("embedding_lr_scale", &C::embedding_lr_scale, above(0, 1e6),
+      "factor on adamw_lr for the embedding; used with kind = \"muon\" only");
+  add("beta1", &C::beta1, from_to_below(0, 1), "AdamW: decay of the first moment");
+  add("beta2", &C::beta2, from_to_below(0, 1), "AdamW: decay of the second moment");
+  add("eps", &C::eps, from(kLeastEps, 1), "AdamW: prevents division by 0");
+  add("momentum", &C::momentum, from_to_below(0, 1), "Muon: momentum");
+  add("weight_decay", &C::weight_decay, from(0, 100),
+      "decoupled weight decay; applies to matrices and embeddings, never to gains");
+  add("clip", &C::clip, from(0, 1e9), "maximum global gradient norm; 0: no clipping");
+  add("schedule", &C::schedule, one_of<LrSchedule>(), "shape of the learning rate after the warm-up");
   add("warmup", &C::warmup, whole(0, 10'000'000), "steps of linear warm-up");
-  add("decay_fraction", &C::decay_fraction, from(0, 1), "wsd: the last share of the steps, which falls linearly");
-  add("min_lr_ratio", &C::min_lr_ratio, from(0, 1), "where cosine, linear and wsd end, as a share of the peak");
+  add("decay_fraction", &C::decay_fraction, from(0, 1),
+      "wsd: the learning rate falls linearly in this last fraction of the steps");
+  add("min_lr_ratio", &C::min_lr_ratio, from(0, 1),
+      "cosine, linear and wsd: final learning rate as a fraction of the peak");
 }
 
 void add_pipeline(Table& table) {
   using C = PipelineConfig;
   SectionKeys add(
-      table, "pipeline", [](auto& config) -> auto& { return config.pipeline; }, "How the blocks are cut into stages.");
-  add("stages", &C::stages, whole(1, 4096), "stages; at most one per block",
-      "the number of cuts, or 4, or as many as there are blocks if they are fewer", [](RunConfig& config) {
+      table, "pipeline", [](auto& config) -> auto& { return config.pipeline; },
+      "How the blocks are divided into stages.");
+  add("stages", &C::stages, whole(1, 4096), "number of stages; at most one per block",
+      "the length of pipeline.cuts if given, else min(4, model.blocks)", [](RunConfig& config) {
         const auto cuts = static_cast<int64_t>(config.pipeline.cuts.size());
         config.pipeline.stages = cuts > 0 ? cuts : std::min<int64_t>(4, config.model.blocks);
       });
   add("cuts", &C::cuts, list_of_whole(1, 4096, 4096),
-      "blocks per stage, summing to model.blocks; empty: as even as can be, the rest early; auto: by the speed and "
-      "memory of the machines that take part, as even as can be while they are not known");
+      "blocks per stage, summing to model.blocks; empty: evenly divided, the first stages hold the remainder; auto: "
+      "divided by the speed and memory of the machines, evenly until these are known");
   add.or_else("auto", &C::auto_cuts, &C::cuts);
-  add("schedule", &C::schedule, one_of<ScheduleKind>(), "the order of forward and backward passes in a step");
+  add("schedule", &C::schedule, one_of<ScheduleKind>(), "order of the forward and backward passes in a step");
 }
 
 // After the pipeline: anchor groups that are not given follow the cuts.
@@ -306,41 +304,39 @@ void add_subspace(Table& table) {
   using C = SubspaceConfig;
   SectionKeys add(
       table, "subspace", [](auto& config) -> auto& { return config.model.subspace; },
-      "The shared subspace, when model.mode = \"subspace\".");
-  add("rank", &C::rank, whole(1, 65536), "dimensions of the subspace, k; at most d");
+      "The shared subspace. Used with model.mode = \"subspace\" only.");
+  add("rank", &C::rank, whole(1, 65536), "dimensions of the subspace, k; at most model.d");
   add("full_rank_tail", &C::full_rank_tail, whole(0, 4096),
-      "the last n blocks have dense output projections; all of them must stand in the last stage");
+      "number of blocks at the end with dense output projections, n; the last stage must hold all of them");
   add("anchors", &C::anchors, one_of<Anchors>(),
-      "the frozen token table all stages share, or a trainable one per group");
+      "fixed: one frozen token table that all stages share; stage: a trainable table per group of blocks");
   add("anchor_groups", &C::anchor_groups, list_of_whole(1, 4096, 4096),
-      "blocks per trainable table; a later cut may join groups, never split one", "with anchors = \"stage\", the cuts",
-      [](RunConfig& config) {
+      "blocks per trainable table; other cuts may join groups later, but not split one",
+      "the cuts if anchors = \"stage\", else empty", [](RunConfig& config) {
         if (config.model.is_subspace() && config.model.subspace.anchors == Anchors::kStage &&
             config.pipeline.stages <= config.model.blocks) {
           config.model.subspace.anchor_groups = blocks_per_stage(config);
         }
       });
-  add("norm", &C::norm, one_of<NormForm>(), "RMSNorm of coordinates and anchor together, or of each by itself");
+  add("norm", &C::norm, one_of<NormForm>(),
+      "joint: RMSNorm of the sum of coordinates and anchor; split: of each of the two");
   add("anchor_std", &C::anchor_std, above(0, 1000), "standard deviation of the token table");
   add("table", &C::table, hash_or_nothing(),
-      "SHA-256 of the token table's rows, for a run that brings its own as tables/HASH.safetensors in its folder "
+      "SHA-256 of the token table's rows, for a run that has its own as tables/HASH.safetensors in its folder "
       "(docs/checkpoints.md); empty: made from the seed");
-  add("input", &C::input, one_of<InputForm>(), "how blocks read the stream; auto takes the cheaper for the microbatch");
-  add("zero_init", &C::zero_init, truth(), "output coordinates start at 0");
-  add("update_every", &C::update_every, whole(0, 10'000'000), "steps between moves of the subspace; 0: never");
-  add("update_rate", &C::update_rate, above(0, 1e6), "length of such a move, alpha");
+  add("input", &C::input, one_of<InputForm>(), "how blocks read the stream; auto: whichever costs less per microbatch");
+  add("zero_init", &C::zero_init, truth(), "start the output coordinates at 0");
+  add("update_every", &C::update_every, whole(0, 10'000'000), "steps between updates of the subspace; 0: never");
+  add("update_rate", &C::update_rate, above(0, 1e6), "step size of these updates, alpha");
 }
 
 void add_boundary(Table& table) {
   using C = BoundaryConfig;
   SectionKeys add(
-      table, "boundary", [](auto& config) -> auto& { return config.boundary; }, "What crosses a cut.");
-  add("kind", &C::kind, one_of<BoundaryKind>(), "coordinates, or x itself", "that of model.mode",
-      [](RunConfig& config) {
-        config.boundary.kind = config.model.is_subspace() ? BoundaryKind::kSubspace : BoundaryKind::kDense;
-      });
-  add("pack", &C::pack, one_of<Pack>(), "how its numbers are written (docs/wire.md); the ints have a scale per token",
-      "`int4` for coordinates, `fp32` for x",
+      table, "boundary", [](auto& config) -> auto& { return config.boundary; }, "What stages send to each other.");
+  add("pack", &C::pack, one_of<Pack>(),
+      "number format of the activations and gradients that are sent (docs/wire.md); int formats have a scale per token",
+      "`int4` for a subspace model, `fp32` for a dense one",
       [](RunConfig& config) { config.boundary.pack = config.model.is_subspace() ? Pack::kInt4 : Pack::kFp32; });
 }
 
@@ -348,34 +344,36 @@ void add_link(Table& table) {
   using C = LinkConfig;
   SectionKeys add(
       table, "link", [](auto& config) -> auto& { return config.link; },
-      "How slow the links between stages are made, for runs on one machine. Each value holds for all cuts, or is a "
-      "list "
-      "of one per cut (`\"80mbit, 20mbit\"`); each may be given as forward/backward (`\"80mbit/10mbit\"`).");
-  add("rate", &C::rate, some_text(), "`80mbit`, or `unlimited`; counts the bytes of whole packets");
-  add("delay", &C::delay, some_text(), "time a packet is under way after its last byte has left, `25ms`");
-  add("jitter", &C::jitter, some_text(), "at most so much more, drawn for each packet; packets do not overtake");
+      "How much the links between stages are slowed down, for runs on one machine. A value applies to all cuts, or is "
+      "a "
+      "list with one entry per cut (`\"80mbit, 20mbit\"`); an entry may be forward/backward (`\"80mbit/10mbit\"`).");
+  add("rate", &C::rate, some_text(), "bandwidth, for example `80mbit`, or `unlimited`; counts all bytes of a packet");
+  add("delay", &C::delay, some_text(), "time from a packet's last byte sent to its arrival, for example `25ms`");
+  add("jitter", &C::jitter, some_text(), "extra random delay per packet, from 0 to this; packets stay in order");
 }
 
 void add_checkpoint(Table& table) {
   using C = CheckpointConfig;
   SectionKeys add(
       table, "checkpoint", [](auto& config) -> auto& { return config.checkpoint; },
-      "What a run can be taken up from (docs/checkpoints.md).");
+      "When checkpoints are written and how many are kept (docs/checkpoints.md).");
   add("every", &C::every, whole(0, 10'000'000), "steps between checkpoints; 0: only when the run ends or is stopped");
-  add("keep_last", &C::keep_last, whole(1, 1'000'000), "the newest so many are kept");
-  add("keep_every", &C::keep_every, whole(0, 10'000'000), "and those of steps divisible by this; 0: none");
+  add("keep_last", &C::keep_last, whole(1, 1'000'000), "number of newest checkpoints to keep");
+  add("keep_every", &C::keep_every, whole(0, 10'000'000),
+      "also keep the checkpoints of steps divisible by this; 0: none");
   add("mode", &C::mode, one_of<CheckpointMode>(),
-      "written beside the next steps from a copy in memory, or before them; auto: as the memory allows");
+      "async: write a copy in memory during the next steps; sync: write before the next step; auto: async if there is "
+      "enough memory");
 }
 
 void add_cluster(Table& table) {
   using C = ClusterConfig;
   SectionKeys add(
-      table, "cluster", [](auto& config) -> auto& { return config.cluster; }, "How a run bears failures.");
-  add("lease_s", &C::lease_s, whole(1, 3600), "a worker not heard of for so many seconds has lost its stage");
+      table, "cluster", [](auto& config) -> auto& { return config.cluster; }, "How a run handles failures.");
+  add("lease_s", &C::lease_s, whole(1, 3600), "a worker that is silent for this many seconds loses its stage");
   add("max_failures", &C::max_failures, whole(1, 1000), "attempts at one step before the run stops");
   add("max_skipped", &C::max_skipped, whole(1, 1'000'000),
-      "steps in a row without a finite loss and norm before the run stops");
+      "consecutive steps without a finite loss and gradient norm before the run stops");
 }
 
 const Table& table() {
@@ -394,20 +392,6 @@ const Table& table() {
     return all;
   }();
   return complete;
-}
-
-std::string quoted_text(std::string_view value) {
-  std::string out = "\"";
-  for (const char character : value) {
-    const auto byte = static_cast<unsigned char>(character);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\u{:04x}", byte);
-    } else {
-      if (character == '"' || character == '\\') out += '\\';
-      out += character;
-    }
-  }
-  return out + '"';
 }
 
 std::string decimal(double number) {
@@ -430,7 +414,7 @@ std::string toml_text(const KeyValue& value) {
     case KeyType::kNumber:
       return decimal(std::get<double>(value));
     case KeyType::kText:
-      return quoted_text(std::get<std::string>(value));
+      return in_quotes(std::get<std::string>(value));
     case KeyType::kList:
       return fmt::format("[{}]", fmt::join(std::get<std::vector<int64_t>>(value), ", "));
   }

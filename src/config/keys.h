@@ -1,7 +1,9 @@
-// The one list of config keys (keys.cc). Reading, writing, range checks, suggestions for mistyped names and
-// docs/config.md are all made from it: a new key is one line there and one field in run_config.h.
+// The one list of config keys (keys.cc), and the words of their enums. Reading, writing, range checks, suggestions for
+// mistyped names and docs/config.md are all made from it: a new key is one line there and one field in run_config.h.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -11,6 +13,47 @@
 #include "config/run_config.h"
 
 namespace thinpipe {
+
+// The words the TOML file uses for the values of each enum, in the order of run_config.h.
+constexpr auto words(auto... word) { return std::array<std::string_view, sizeof...(word)>{word...}; }
+template <class E>
+inline constexpr auto kWords = words();
+template <>
+inline constexpr auto kWords<Positions> = words("rope", "sinusoidal");
+template <>
+inline constexpr auto kWords<Precision> = words("float64", "float32", "bf16");
+template <>
+inline constexpr auto kWords<OptimizerKind> = words("adamw", "row_adamw", "muon");
+template <>
+inline constexpr auto kWords<LrSchedule> = words("constant", "cosine", "linear", "wsd");
+template <>
+inline constexpr auto kWords<Pack> = words("fp64", "fp32", "bf16", "fp16", "int8", "int4", "int2");
+template <>
+inline constexpr auto kWords<ModelMode> = words("dense", "subspace");
+template <>
+inline constexpr auto kWords<Anchors> = words("fixed", "stage");
+template <>
+inline constexpr auto kWords<NormForm> = words("joint", "split");
+template <>
+inline constexpr auto kWords<InputForm> = words("auto", "table", "direct");
+template <>
+inline constexpr auto kWords<ScheduleKind> = words("gpipe", "1f1b");
+template <>
+inline constexpr auto kWords<CheckpointMode> = words("auto", "async", "sync");
+
+template <class E>
+std::string_view enum_name(E value) {
+  return kWords<E>.at(static_cast<size_t>(value));
+}
+
+// The value of that word into *value; false, and *value untouched, when there is none.
+template <class E>
+bool enum_from_name(std::string_view word, E* value) {
+  const auto found = std::find(kWords<E>.begin(), kWords<E>.end(), word);
+  if (found == kWords<E>.end()) return false;
+  *value = static_cast<E>(found - kWords<E>.begin());
+  return true;
+}
 
 // What a key may hold, as TOML sees it; an enum is its name. The order is that of KeyType.
 using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <string_view>
 
 #include "base/result.h"
-#include "config/enum_names.h"
+#include "base/units.h"
 #include "config/keys.h"
-#include "config/link_settings.h"
 
 namespace thinpipe {
 namespace {
@@ -35,31 +36,6 @@ void check_model(const ModelConfig& model) {
   }
   if (model.positions == Positions::kSinusoidal && model.d % 2 != 0) {
     throw UserError(fmt::format("model.d = {}: needs to be even for model.positions = \"sinusoidal\"", model.d));
-  }
-}
-
-// What would break the exactness of a subspace model is refused with the reason; a dense one just does not have it yet.
-void check_parts_no_model_has(const ModelConfig& model) {
-  const auto refuse = [&](std::string_view key, std::string_view what, std::string_view reason) {
-    throw UserError(model.is_subspace()
-                        ? fmt::format("{}: {} cannot be in a subspace model, {}", key, what, reason)
-                        : fmt::format("{}: {} is not something these models have; leave the key out", key, what));
-  };
-  if (model.tied_head) {
-    refuse("model.tied_head = true", "a tied head",
-           "whose embedding lies in the subspace while the head needs all of d");
-  }
-  if (model.output_bias) {
-    refuse("model.output_bias = true", "a bias of width d on an output projection",
-           "it would push the stream out of the subspace");
-  }
-  if (model.post_norm == PostNorm::kGain) {
-    refuse("model.post_norm = \"gain\"", "a norm with gains after a sublayer",
-           "its gains would turn the stream out of the subspace");
-  }
-  if (model.positions == Positions::kLearned) {
-    refuse("model.positions = \"learned\"", "a learned position table",
-           "which is d wide and would push the stream out of the subspace; use \"rope\" or \"sinusoidal\"");
   }
 }
 
@@ -100,15 +76,6 @@ void check_anchor_groups(const RunConfig& config) {
 void check_subspace(const RunConfig& config) {
   const auto& model = config.model;
   const auto& subspace = model.subspace;
-  const bool sends_coordinates = config.boundary.kind == BoundaryKind::kSubspace;
-  if (sends_coordinates && !model.is_subspace()) {
-    throw UserError(
-        "boundary.kind = \"subspace\": needs model.mode = \"subspace\", a dense stream lies in no subspace");
-  }
-  if (!sends_coordinates && model.is_subspace()) {
-    throw UserError(
-        "boundary.kind = \"dense\": needs model.mode = \"dense\", a subspace model's stream is its coordinates");
-  }
   if (!model.is_subspace()) {
     if (config.optim.kind == OptimizerKind::kRowAdamw) {
       throw UserError(
@@ -176,6 +143,46 @@ void check_pipeline(const RunConfig& config) {
   }
 }
 
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const auto end = text.find(separator);
+    parts.push_back(trimmed(text.substr(0, end)));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// Reads one key for every cut; set(cut's direction, parsed value).
+template <class Parse, class Set>
+void read_link_key(std::vector<CutSettings>& cuts, std::string_view key, const std::string& text, Parse parse,
+                   Set set) {
+  const auto values = split(text, ',');
+  if (values.size() != 1 && values.size() != cuts.size()) {
+    throw UserError(fmt::format("link.{} = \"{}\": has {} values, needs one for all cuts or one for each of the {}",
+                                key, text, values.size(), cuts.size()));
+  }
+  for (size_t cut = 0; cut < cuts.size(); ++cut) {
+    const auto directions = split(values[values.size() == 1 ? 0 : cut], '/');
+    if (directions.size() > 2) {
+      throw UserError(fmt::format("link.{} = \"{}\": needs one value, or forward/backward", key, text));
+    }
+    const auto value_of = [&](size_t direction) {
+      auto value = parse(directions[direction]);
+      if (!value) throw UserError(fmt::format("link.{} = \"{}\": {}", key, text, value.error().message));
+      return value.value();
+    };
+    set(cuts[cut].forward, value_of(0));
+    set(cuts[cut].backward, value_of(directions.size() - 1));
+  }
+}
+
 }  // namespace
 
 std::string_view to_string(Positions positions) { return enum_name(positions); }
@@ -189,10 +196,24 @@ int64_t default_mlp_width(int64_t d) { return (8 * d + 95) / 96 * 32; }
 void validate(const RunConfig& config) {
   check_ranges(config);
   check_model(config.model);
-  check_parts_no_model_has(config.model);
   check_pipeline(config);
   check_subspace(config);
   link_settings(config);
+}
+
+std::vector<CutSettings> link_settings(const RunConfig& config) {
+  // A run in one stage has no cut, but a fault in its keys is still a fault: read them for one.
+  const auto count = static_cast<size_t>(config.pipeline.stages - 1);
+  std::vector<CutSettings> cuts(count == 0 ? 1 : count);
+  const auto& link = config.link;
+  read_link_key(cuts, "rate", link.rate, parse_rate,
+                [](auto& direction, uint64_t rate) { direction.rate_bits_per_s = rate; });
+  read_link_key(cuts, "delay", link.delay, parse_duration,
+                [](auto& direction, Duration delay) { direction.delay = delay; });
+  read_link_key(cuts, "jitter", link.jitter, parse_duration,
+                [](auto& direction, Duration time) { direction.jitter = time; });
+  cuts.resize(count);
+  return cuts;
 }
 
 std::vector<int64_t> blocks_per_stage(const RunConfig& config) {

@@ -8,17 +8,15 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
+
 namespace thinpipe {
 
-enum class Positions { kRope, kSinusoidal, kLearned };
+enum class Positions { kRope, kSinusoidal };
 // What the stage computes in. bf16 keeps float32 master weights and moments and rounds the operands of every product.
 enum class Precision { kFloat64, kFloat32, kBf16 };
 enum class OptimizerKind { kAdamw, kRowAdamw, kMuon };
 enum class LrSchedule { kConstant, kCosine, kLinear, kWsd };
-// What a sublayer's output passes before it joins the stream.
-enum class PostNorm { kNone, kGain };
-// What a boundary sends: coordinates in the shared subspace, or x itself.
-enum class BoundaryKind { kSubspace, kDense };
 // How the numbers that cross a cut are written (docs/wire.md, "Packs").
 enum class Pack { kFp64, kFp32, kBf16, kFp16, kInt8, kInt4, kInt2 };
 
@@ -63,10 +61,6 @@ struct ModelConfig {
   bool qk_norm = false;
   double norm_eps = 1e-5;
   double init_std = 0.02;
-  // Known so that they can be refused with the reason (METHOD 1); no model has them yet.
-  bool tied_head = false;
-  bool output_bias = false;
-  PostNorm post_norm = PostNorm::kNone;
 
   SubspaceConfig subspace;
 
@@ -140,13 +134,12 @@ struct PipelineConfig {
 
 // [boundary]
 struct BoundaryConfig {
-  BoundaryKind kind = BoundaryKind::kSubspace;  // follows model.mode
-  Pack pack = Pack::kInt4;                      // int4 for coordinates, fp32 for x
+  Pack pack = Pack::kInt4;  // int4 for coordinates, fp32 for x
 
   bool operator==(const BoundaryConfig&) const = default;
 };
 
-// [link]: what the links of a run on one machine are slowed down to; link_settings.h reads the values.
+// [link]: what the links of a run on one machine are slowed down to; link_settings() reads the values.
 struct LinkConfig {
   std::string rate = "80mbit";
   std::string delay = "0ms";
@@ -167,7 +160,7 @@ struct CheckpointConfig {
 
 // [cluster]
 struct ClusterConfig {
-  int64_t lease_s = 15;      // a worker not heard of for so long has lost its stage
+  int64_t lease_s = 15;      // a worker that is silent for this long loses its stage
   int64_t max_failures = 5;  // attempts at one step before the run stops
   int64_t max_skipped = 10;  // steps in a row without a finite loss and norm before the run stops
 
@@ -201,6 +194,28 @@ int64_t default_mlp_width(int64_t d);
 // Every key in its range, and the keys agree with one another; else throws UserError naming key, value and what is
 // right. The ranges are such that no count of values, bytes or tokens made from a valid config overflows int64.
 void validate(const RunConfig& config);
+
+// What one direction of a cut is slowed down to.
+struct DirectionSettings {
+  uint64_t rate_bits_per_s = 0;  // 0: unlimited
+  Duration delay{0};
+  Duration jitter{0};
+
+  bool shapes() const { return rate_bits_per_s > 0 || delay.count() > 0 || jitter.count() > 0; }
+  bool operator==(const DirectionSettings&) const = default;
+};
+
+struct CutSettings {
+  DirectionSettings forward;   // from the earlier stage to the later one
+  DirectionSettings backward;  // and back
+
+  bool operator==(const CutSettings&) const = default;
+};
+
+// [link], one per cut. Each key is one value for all cuts or a list of as many as there are cuts, separated by commas;
+// a value is `both` or `forward/backward`: "80mbit", "80mbit/10mbit", "80mbit, 20mbit/5mbit, unlimited". Throws
+// UserError that names key, value and what is right.
+std::vector<CutSettings> link_settings(const RunConfig& config);
 
 // Blocks per stage: pipeline.cuts, or the even division, also of cuts = "auto" before it is placed. The config must be
 // validated.

@@ -1,20 +1,21 @@
-// Reading a Hugging Face folder: nothing in it is believed before it is checked.
 #include "export/hf_folder.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/files.h"
-#include "export/hf_index.h"
-#include "export/json_fields.h"
+#include "base/log.h"
 #include "export/number_bytes.h"
+#include "text/work_folder.h"
 
 namespace thinpipe {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
@@ -31,22 +32,132 @@ bool can_be_read(Dtype dtype) {
 }
 
 // Older files keep the rotation's frequencies, which follow from rope_theta.
-bool is_passed_over(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+bool is_ignored(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+// ---- Writing ----
+
+using Shards = std::vector<std::vector<SafetensorsTensor>>;
+
+// In the order of the model, each shard as full as it may be. The tensors have no bytes yet.
+Shards shards_of(const LlamaShape& shape, const HfOptions& options) {
+  Shards shards(1);
+  uint64_t filled = 0;
+  for (auto& tensor : llama_tensors(shape)) {
+    const auto bytes = static_cast<uint64_t>(tensor_bytes(options.dtype, tensor.shape).value());
+    if (!shards.back().empty() && filled + bytes > options.max_shard_bytes) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    filled += bytes;
+    shards.back().push_back({std::move(tensor.name), options.dtype, std::move(tensor.shape), {}});
+  }
+  return shards;
+}
+
+Status write_shard(const fs::path& path, const std::vector<SafetensorsTensor>& tensors, const LlamaValues& values,
+                   uint64_t& total_bytes) {
+  // transformers refuses a file that does not say which library's tensors it holds.
+  const SafetensorsMetadata metadata{{"format", "pt"}};
+  auto writer = TRY(SafetensorsWriter::create(path, tensors, metadata));
+  for (const auto& tensor : tensors) {
+    const auto of_tensor = TRY(values(tensor.name));
+    const auto bytes = stored_values(of_tensor, tensor.dtype);
+    if (!bytes) return Error{fmt::format("tensor {}: {}", tensor.name, bytes.error().message)};
+    TRY(writer.append(std::as_bytes(std::span(bytes.value()))));
+    total_bytes += bytes.value().size();
+  }
+  return writer.commit();
+}
+
+Status write_weights(const fs::path& folder, const LlamaShape& shape, const LlamaValues& values,
+                     const HfOptions& options) {
+  const Shards shards = shards_of(shape, options);
+  HfWeightMap index;
+  uint64_t total_bytes = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto name =
+        shards.size() == 1 ? kSingleFile : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    for (const auto& tensor : shards[i]) index.emplace(tensor.name, name);
+    TRY(write_shard(folder / name, shards[i], values, total_bytes));
+  }
+  if (shards.size() == 1) return {};
+  return write_file_atomically(folder / kIndexFile, hf_index_text(index, total_bytes));
+}
+
+Json special_tokens(const Tokenizer& tokenizer) {
+  Json tokens{{"bos_token", tokenizer.piece(tokenizer.bos()).text}};
+  if (tokenizer.eos() >= 0) tokens["eos_token"] = tokenizer.piece(tokenizer.eos()).text;
+  if (tokenizer.facts().unknown >= 0) tokens["unk_token"] = tokenizer.piece(tokenizer.facts().unknown).text;
+  return tokens;
+}
+
+// So that transformers' LlamaTokenizer gives the ids that sentencepiece gives.
+Json tokenizer_config(const Tokenizer& tokenizer, const LlamaShape& shape) {
+  Json config = special_tokens(tokenizer);
+  // Without a word transformers would add "</s>" to the vocabulary.
+  if (!config.contains("eos_token")) config["eos_token"] = nullptr;
+  Json added = Json::object();
+  for (int32_t id = 0; id < tokenizer.vocab(); ++id) {
+    const Piece& piece = tokenizer.piece(id);
+    if (piece.type != PieceType::kControl && piece.type != PieceType::kUnknown) continue;
+    added[std::to_string(id)] = {{"content", piece.text}, {"lstrip", false},      {"normalized", false},
+                                 {"rstrip", false},       {"single_word", false}, {"special", true}};
+  }
+  config.update({{"add_bos_token", true},
+                 {"add_eos_token", false},
+                 {"add_prefix_space", tokenizer.facts().add_dummy_prefix},
+                 {"added_tokens_decoder", std::move(added)},
+                 {"clean_up_tokenization_spaces", false},
+                 // What is not legacy splits the first space off and puts it on again by rules of its own.
+                 {"legacy", true},
+                 {"model_max_length", shape.context},
+                 {"sp_model_kwargs", Json::object()},
+                 {"spaces_between_special_tokens", false},
+                 {"tokenizer_class", "LlamaTokenizer"},
+                 {"use_default_system_prompt", false}});
+  return config;
+}
+
+Status write_small_files(const fs::path& folder, const LlamaShape& shape, const Tokenizer& tokenizer, Dtype dtype) {
+  HfConfig config{shape, tokenizer.bos(), std::nullopt, false, dtype};
+  Json generation{{"_from_model_config", true}, {"bos_token_id", tokenizer.bos()}};
+  if (tokenizer.eos() >= 0) {
+    config.eos = tokenizer.eos();
+    generation["eos_token_id"] = tokenizer.eos();
+  }
+  const auto text = [](const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n'; };
+  const std::pair<const char*, std::string> files[] = {
+      {"config.json", hf_config_text(config)},
+      {"generation_config.json", text(generation)},
+      {"tokenizer.model", tokenizer.model()},
+      {"tokenizer_config.json", text(tokenizer_config(tokenizer, shape))},
+      {"special_tokens_map.json", text(special_tokens(tokenizer))},
+  };
+  for (const auto& [name, bytes] : files) TRY(write_file_atomically(folder / name, bytes));
+  return {};
+}
+
+Status refuse_what_is_there(const fs::path& target) {
+  std::error_code code;
+  const auto type = fs::symlink_status(target, code).type();
+  if (type == fs::file_type::not_found) return {};
+  if (type == fs::file_type::directory && fs::is_empty(target, code) && !code) return {};
+  return Error{fmt::format("{} is there already and not an empty folder: remove it or name another", target.string())};
+}
 
 }  // namespace
 
 Result<HfFolder> HfFolder::open(const fs::path& path) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored))
+  if (!fs::is_directory(path, ignored)) {
     return Error{fmt::format("{} is not a folder; needs one with a config.json, safetensors and tokenizer.model",
                              path.string())};
-  const auto text = read_file(path / "config.json");
-  if (!text) return text.error();
-  auto config = parse_hf_config(text.value(), (path / "config.json").string());
-  if (!config) return config.error();
-  HfFolder folder(path, std::move(config).take());
-  if (const auto status = folder.open_files(); !status) return status.error();
-  if (const auto status = folder.check_tensors(); !status) return status.error();
+  }
+  const auto text = TRY(read_file(path / "config.json"));
+  const auto config = TRY(parse_hf_config(text, (path / "config.json").string()));
+  HfFolder folder(path, config);
+  TRY(folder.open_files());
+  TRY(folder.check_tensors());
   return folder;
 }
 
@@ -57,11 +168,8 @@ Status HfFolder::open_files() {
   if (is_there(path_ / kSingleFile)) {
     names.insert(kSingleFile);
   } else if (is_there(index_path)) {
-    const auto text = read_file(index_path);
-    if (!text) return text.error();
-    auto parsed = parse_hf_index(text.value(), index_path.string());
-    if (!parsed) return parsed.error();
-    index = std::move(parsed).take();
+    const auto text = TRY(read_file(index_path));
+    index = TRY(parse_hf_index(text, index_path.string()));
     for (const auto& [tensor, file] : index) names.insert(file);
   } else {
     return Error{fmt::format("{} has neither {} nor {}; weights in other formats are not read", path_.string(),
@@ -69,22 +177,21 @@ Status HfFolder::open_files() {
   }
 
   for (const auto& name : names) {
-    auto file = SafetensorsFile::open(path_ / name);
-    if (!file) return file.error();
-    for (const auto& tensor : file.value().tensors()) {
+    auto file = TRY(SafetensorsFile::open(path_ / name));
+    for (const auto& tensor : file.tensors()) {
       if (const auto listed = index.find(tensor.name);
           name != kSingleFile && (listed == index.end() || listed->second != name)) {
         return Error{fmt::format("{}: holds tensor {}, which {} does not say", (path_ / name).string(),
-                                 quoted_text(tensor.name), kIndexFile)};
+                                 quoted_for_error(tensor.name), kIndexFile)};
       }
       places_.emplace(tensor.name, name);
     }
-    files_.emplace(name, std::move(file).take());
+    files_.emplace(name, std::move(file));
   }
   for (const auto& [tensor, file] : index) {
     if (!places_.contains(tensor)) {
-      return Error{
-          fmt::format("{}: has no tensor {}, which {} says", (path_ / file).string(), quoted_text(tensor), kIndexFile)};
+      return Error{fmt::format("{}: has no tensor {}, which {} says", (path_ / file).string(), quoted_for_error(tensor),
+                               kIndexFile)};
     }
   }
   return {};
@@ -113,9 +220,9 @@ Status HfFolder::check_tensors() const {
     }
   }
   for (const auto& [name, file] : places_) {
-    if (known.contains(name) || is_passed_over(name)) continue;
+    if (known.contains(name) || is_ignored(name)) continue;
     const char* reason = name.ends_with(".bias") ? "only matrices without biases are read" : "a plain LLaMA has none";
-    return Error{fmt::format("{}: has a tensor {}; {}", (path_ / file).string(), quoted_text(name), reason)};
+    return Error{fmt::format("{}: has a tensor {}; {}", (path_ / file).string(), quoted_for_error(name), reason)};
   }
   return {};
 }
@@ -138,12 +245,32 @@ Result<Tokenizer> HfFolder::tokenizer() const {
     return Error{fmt::format("{} has no tokenizer.model; only sentencepiece's tokenizers are read, not tokenizer.json",
                              path_.string())};
   }
-  auto tokenizer = Tokenizer::load(path);
-  if (tokenizer && tokenizer.value().vocab() > config_.shape.vocab) {
-    return Error{fmt::format("{}: has {} pieces, but vocab_size is {}", path.string(), tokenizer.value().vocab(),
-                             config_.shape.vocab)};
+  auto tokenizer = TRY(Tokenizer::load(path));
+  if (tokenizer.vocab() > config_.shape.vocab) {
+    return Error{
+        fmt::format("{}: has {} pieces, but vocab_size is {}", path.string(), tokenizer.vocab(), config_.shape.vocab)};
   }
   return tokenizer;
+}
+
+Status write_hf_folder(const fs::path& path, const LlamaShape& shape, const Tokenizer& tokenizer,
+                       const LlamaValues& values, const HfOptions& options) {
+  TP_CHECK(options.dtype == Dtype::kF32 || options.dtype == Dtype::kF16 || options.dtype == Dtype::kBf16,
+           "a folder of {}", dtype_name(options.dtype));
+  TRY(check_llama(shape, tokenizer));
+  if (path.empty()) return Error{"an empty path names no folder"};
+  fs::path target = fs::absolute(path).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "out/"
+  TRY(make_directories(target.parent_path()));
+  const auto lock_path = target.parent_path() / ("." + target.filename().string() + ".lock");
+  const auto wait = [&] { log_info("waiting for another process that writes {}", target.string()); };
+  const auto lock = TRY(FileLock::acquire(lock_path, wait));
+  TRY(refuse_what_is_there(target));
+
+  auto work = TRY(WorkFolder::create(target));
+  TRY(write_small_files(work.path(), shape, tokenizer, options.dtype));
+  TRY(write_weights(work.path(), shape, values, options));
+  return work.publish();
 }
 
 }  // namespace thinpipe

@@ -1,6 +1,6 @@
 // A LLaMA as a folder in Hugging Face's layout: config.json, safetensors in one file or in shards with an index, and
-// sentencepiece's tokenizer.model. What is written, transformers opens; what is read may come from anywhere
-// (docs/export.md). One tensor is in memory at a time.
+// sentencepiece's tokenizer.model. transformers opens what is written; what is read may come from anywhere, so nothing
+// in it is believed before it is checked (docs/export.md). One tensor is in memory at a time.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "base/result.h"
 #include "checkpoint/safetensors.h"
-#include "export/hf_config.h"
+#include "export/hf_json.h"
 #include "export/llama.h"
 #include "text/tokenizer.h"
 
@@ -23,8 +23,9 @@ struct HfOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
 };
 
-// The folder appears whole or not at all. One that is there and not empty is refused. `values` is called once per
-// tensor, in the order of llama_tensors(); its first error, or a value that the dtype cannot hold, ends the writing.
+// The folder appears whole or not at all. Refuses a place where there is something other than an empty folder. `values`
+// is called once per tensor, in the order of llama_tensors(); its first error, or a value that the dtype cannot hold,
+// ends the writing.
 Status write_hf_folder(const std::filesystem::path& path, const LlamaShape& shape, const Tokenizer& tokenizer,
                        const LlamaValues& values, const HfOptions& options = {});
 

@@ -1,6 +1,6 @@
 // A plain LLaMA as other programs know it: its sizes, the names and shapes of its tensors (Hugging Face's, matrices
-// (out, in)), and its values, one tensor at a time. What is written to a Hugging Face folder or a GGUF file comes from
-// here, and what is read from such a folder becomes this. No tensor library is needed.
+// (out, in)), and its values, one tensor at a time. The writers of Hugging Face folders and GGUF files take it from
+// here; the reader of such folders returns it. Needs no tensor library.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/tokenizer.h"
 
 namespace thinpipe {
 
@@ -26,6 +27,18 @@ struct LlamaShape {
   int64_t head_dim() const { return d / heads; }
   bool operator==(const LlamaShape&) const = default;
 };
+
+// Limits of what is read and written. With them every tensor and the whole model have fewer than 2^62 bytes.
+constexpr int64_t kMaxLlamaVocab = int64_t{1} << 24;
+constexpr int64_t kMaxLlamaWidth = int64_t{1} << 20;
+constexpr int64_t kMaxLlamaMlpWidth = int64_t{1} << 24;
+constexpr int64_t kMaxLlamaBlocks = 4096;
+constexpr int64_t kMaxLlamaContext = (int64_t{1} << 31) - 1;
+
+// Whether such a model can exist and a file can describe it. Errors use the keys of config.json.
+Status check_llama_shape(const LlamaShape& shape);
+// What every writer checks first: the shape, and that the tokenizer has no more pieces than the model has tokens.
+Status check_llama(const LlamaShape& shape, const Tokenizer& tokenizer);
 
 struct LlamaTensor {
   std::string name;            // "model.layers.3.self_attn.q_proj.weight"

@@ -1,8 +1,10 @@
 #include "export/number_bytes.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 namespace thinpipe {
 namespace {
@@ -12,12 +14,14 @@ static_assert(std::endian::native == std::endian::little, "numbers are stored as
 constexpr uint32_t kSign = 0x80000000;
 constexpr uint32_t kInfinity = 0x7f800000;
 
-template <class Stored, class Convert>
-Result<std::string> stored_as(std::span<const float> values, const char* name, Convert convert) {
+template <class Stored, class To, class From>
+Result<std::string> stored_as(std::span<const float> values, const char* name, To to, From from) {
   std::string bytes(values.size() * sizeof(Stored), '\0');
   for (size_t i = 0; i < values.size(); ++i) {
-    const auto [number, finite] = convert(values[i]);
-    if (!finite) return Error{fmt::format("value {} is {}, which {} cannot hold", i, values[i], name)};
+    const Stored number = to(values[i]);
+    if (!std::isfinite(from(number))) {
+      return Error{fmt::format("value {} is {}, which {} cannot hold", i, values[i], name)};
+    }
     std::memcpy(bytes.data() + i * sizeof(Stored), &number, sizeof(Stored));
   }
   return bytes;
@@ -75,21 +79,14 @@ float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 1
 Result<std::string> stored_values(std::span<const float> values, Dtype dtype) {
   switch (dtype) {
     case Dtype::kF32:
-      return stored_as<float>(values, "F32", [](float value) { return std::pair(value, std::isfinite(value)); });
+      return stored_as<float>(values, "F32", std::identity(), std::identity());
     case Dtype::kF16:
-      return stored_as<uint16_t>(values, "F16 (at most 65504)", [](float value) {
-        const uint16_t bits = to_f16(value);
-        return std::pair(bits, (bits & 0x7c00) != 0x7c00);
-      });
+      return stored_as<uint16_t>(values, "F16 (at most 65504)", to_f16, from_f16);
     case Dtype::kBf16:
-      return stored_as<uint16_t>(values, "BF16", [](float value) {
-        const uint16_t bits = to_bf16(value);
-        return std::pair(bits, (bits & 0x7f80) != 0x7f80);
-      });
+      return stored_as<uint16_t>(values, "BF16", to_bf16, from_bf16);
     default:
-      break;
+      TP_CHECK(false, "values are not stored as {}", dtype_name(dtype));
   }
-  TP_CHECK(false, "values are not stored as {}", dtype_name(dtype));
 }
 
 Result<std::vector<float>> loaded_values(std::span<const std::byte> bytes, Dtype dtype) {
@@ -97,15 +94,46 @@ Result<std::vector<float>> loaded_values(std::span<const std::byte> bytes, Dtype
     case Dtype::kF64:
       return loaded_as<double>(bytes, [](double value) { return static_cast<float>(value); });
     case Dtype::kF32:
-      return loaded_as<float>(bytes, [](float value) { return value; });
+      return loaded_as<float>(bytes, std::identity());
     case Dtype::kF16:
       return loaded_as<uint16_t>(bytes, from_f16);
     case Dtype::kBf16:
       return loaded_as<uint16_t>(bytes, from_bf16);
     default:
-      break;
+      TP_CHECK(false, "values are not read from {}", dtype_name(dtype));
   }
-  TP_CHECK(false, "values are not read from {}", dtype_name(dtype));
+}
+
+Result<std::string> q8_blocks(std::span<const float> values) {
+  constexpr size_t kBlock = 32;
+  TP_CHECK(values.size() % kBlock == 0, "{} values in blocks of {}", values.size(), kBlock);
+  std::string bytes;
+  bytes.reserve(values.size() / kBlock * (kBlock + 2));
+  for (size_t first = 0; first < values.size(); first += kBlock) {
+    float largest = 0;
+    size_t at = first;
+    // Written so that NaN counts as the largest.
+    for (size_t i = first; i < first + kBlock && !std::isnan(largest); ++i) {
+      if (std::fabs(values[i]) <= largest) continue;
+      largest = std::fabs(values[i]);
+      at = i;
+    }
+    const float scale = largest / 127;
+    const uint16_t stored = to_f16(scale);
+    if ((stored & 0x7c00) == 0x7c00) {
+      return Error{fmt::format("value {} is {}, which Q8_0 (at most 8319008) cannot hold", at, values[at])};
+    }
+    bytes += static_cast<char>(stored & 0xff);
+    bytes += static_cast<char>(stored >> 8);
+    // Divides by the scale before it was rounded, as llama.cpp's own quantiser does, so that both write the same file.
+    // A scale without an inverse is zero as a 16-bit float, and so are the values.
+    const float inverse = std::isfinite(1 / scale) ? 1 / scale : 0;
+    for (size_t i = first; i < first + kBlock; ++i) {
+      const float quotient = std::clamp(std::round(values[i] * inverse), -127.0F, 127.0F);
+      bytes += static_cast<char>(static_cast<int8_t>(quotient));
+    }
+  }
+  return bytes;
 }
 
 }  // namespace thinpipe

@@ -1,4 +1,5 @@
-// Text from a prompt, token by token, with a cache; and the way back from tokens to text that can be shown as it comes.
+// Text from a prompt, token by token: TokenPicker chooses a token from the model's logits, Generator keeps the sequence
+// and its cache, TextStream turns tokens into text that can be shown at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,24 +11,49 @@
 #include <vector>
 
 #include "base/result.h"
-#include "inference/token_picker.h"
+#include "base/rng.h"
 #include "model/kv_cache.h"
 #include "model/stage.h"
 #include "text/tokenizer.h"
 
 namespace thinpipe {
 
+// The same logits and seed give the same tokens.
+struct PickOptions {
+  double temperature = 0.8;  // logits are divided by it; 0: always the likeliest token
+  int64_t top_k = 40;        // only the K most likely tokens; 0: all
+  double top_p = 0.95;       // of those, the fewest that hold this share of the probability
+  uint64_t seed = 1;
+};
+
+class TokenPicker {
+ public:
+  // Throws UserError naming the option that is out of its range.
+  explicit TokenPicker(const PickOptions& options);
+
+  // Applies the temperature, then top-k, then top-p, and draws. Equal logits are taken in the order of their ids.
+  // Returns an error if a logit is not a number.
+  Result<int32_t> pick(std::span<const float> logits);
+
+ private:
+  PickOptions options_;
+  CounterRng draws_;
+  uint64_t picked_ = 0;
+  std::vector<int32_t> order_;  // scratch: ids, likeliest first
+  std::vector<double> shares_;
+};
+
 // One sequence that is read and continued. The stage must hold the whole model and outlive this.
 class Generator {
  public:
-  // context: how many tokens the model looks back at most. pieces: only ids below it are chosen, if the tokenizer has
-  // fewer of them than the model has tokens; none: all.
+  // context: how many tokens the model looks back at most. pieces: only ids below it are chosen (the tokenizer may have
+  // fewer pieces than the model has tokens); default: all.
   Generator(const Stage& stage, const ModelConfig& config, int64_t context, std::optional<int64_t> pieces = {});
 
-  // Reads these after what is there. When the context is full, the first token (begin of text) and the newest half of
-  // the rest stay and the model reads them again, so a sequence may go on for ever.
+  // Appends these to the sequence. When the context is full, the model keeps the first token (begin of text) and the
+  // newest half of the rest and reads them again, so a sequence may continue without end.
   void read(std::span<const int32_t> tokens);
-  // The token after all that was read, which is then read too. Something must have been read.
+  // Picks the token after all that was read, and reads it too. Something must have been read.
   Result<int32_t> next(TokenPicker& picker);
   // Forgets everything.
   void reset();

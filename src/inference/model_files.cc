@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/files.h"
-#include "checkpoint/newest_checkpoint.h"
+#include "checkpoint/checkpoint_store.h"
 #include "checkpoint/safetensors.h"
 #include "config/config_file.h"
 #include "export/hf_folder.h"
-#include "inference/plain_llama.h"
+#include "inference/llama.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
@@ -43,12 +43,11 @@ WeightFiles complete_model(const fs::path& path) {
   return weights;
 }
 
-Result<WeightFiles> checkpoint_files(const NewestCheckpoint& checkpoint) {
+Result<WeightFiles> checkpoint_files(const FoundCheckpoint& checkpoint) {
   WeightFiles weights{{}, "param.", "basis.u", checkpoint.files.front().parent_path().string()};
   for (const auto& file : checkpoint.files) {
-    auto opened = SafetensorsFile::open(file);
-    if (!opened) return opened.error();
-    weights.files.push_back(std::move(opened).take());
+    auto opened = TRY(SafetensorsFile::open(file));
+    weights.files.push_back(std::move(opened));
   }
   return weights;
 }
@@ -62,9 +61,9 @@ struct OpenCheckpoint {
 OpenCheckpoint open_newest_checkpoint(const fs::path& run_folder) {
   for (auto checkpoint = newest_checkpoint(run_folder).take();;) {
     auto weights = checkpoint_files(checkpoint);
-    if (weights) return {checkpoint.step, std::move(weights).take()};
+    if (weights) return {checkpoint.manifest.id.step, std::move(weights).take()};
     auto newer = newest_checkpoint(run_folder).take();
-    if (newer.step == checkpoint.step) throw UserError(weights.error().message);
+    if (newer.manifest.id == checkpoint.manifest.id) throw UserError(weights.error().message);
     checkpoint = std::move(newer);
   }
 }
@@ -123,7 +122,7 @@ ModelFiles open_hf_folder(const fs::path& folder) {
   config.data.vocab = shape.vocab;
   config.train.seq_len = shape.context;
   config.pipeline.stages = 1;
-  config.boundary = {BoundaryKind::kDense, Pack::kFp32};
+  config.boundary.pack = Pack::kFp32;
   // It may have fewer pieces than the model has tokens: the others are padding, which no text is cut into.
   auto tokenizer = opened->tokenizer().take();
   const LlamaValues values = [opened](const std::string& wanted) { return opened->values(wanted); };
@@ -135,8 +134,7 @@ std::unique_ptr<Stage> load_model(const ModelFiles& files, const std::string& de
   auto train = files.config.train;
   train.device = device;
   const auto& model = files.config.model;
-  auto stage = std::make_unique<Stage>(model, files.vocab(), BlockRange{0, model.blocks, model.blocks}, train.precision,
-                                       train.seed, device_of(train), files.table);
+  auto stage = std::make_unique<Stage>(model, files.vocab(), whole_model(model), train.precision, train.seed, device_of(train), files.table);
   for (auto& parameter : stage->parameters().all()) {
     const auto value = files.parameter(parameter.name).take();
     if (value.sizes() != parameter.value.sizes()) {

@@ -68,7 +68,7 @@ class JoinBench {
   int64_t held() {
     int64_t count = 0;
     const auto now = status();
-    for (const auto& member : now.members()) count += member.stage() >= 0 && member.connected() ? 1 : 0;
+    for (const auto& member : now.members()) count += member.has_seat() && member.connected() ? 1 : 0;
     return count;
   }
 
@@ -92,7 +92,7 @@ class JoinBench {
     std::string last;
     const auto now = status();
     for (const auto& member : now.members()) {
-      if (member.stage() + 1 == config_.pipeline.stages) last = member.peer();
+      if (member.has_seat() && member.seat().stage() + 1 == config_.pipeline.stages) last = member.peer();
     }
     control::ControlRequest request;
     request.set_what(control::ControlRequest::KICK);

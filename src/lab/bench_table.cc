@@ -44,7 +44,7 @@ class Subject {
   at::Tensor stream_, grad_;
 };
 
-double median(std::vector<double> values) {
+double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
@@ -88,14 +88,14 @@ void bench_table(const BenchTableOptions& options, bool json) {
     over_direct.push_back(direct_s.back() / table_s.back());
     over_dense.push_back(dense_s.back() / table_s.back());
   }
-  fmt::print("  dense                     {:>8.0f} tokens/s\n", tokens / median(dense_s));
-  fmt::print("  subspace, direct form     {:>8.0f} tokens/s\n", tokens / median(direct_s));
-  fmt::print("  subspace, anchor table    {:>8.0f} tokens/s\n", tokens / median(table_s));
-  fmt::print("table over direct {:.2f}x, subspace over dense {:.2f}x (medians of {} rounds)\n", median(over_direct),
-             median(over_dense), options.rounds);
+  fmt::print("  dense                     {:>8.0f} tokens/s\n", tokens / median_of(dense_s));
+  fmt::print("  subspace, direct form     {:>8.0f} tokens/s\n", tokens / median_of(direct_s));
+  fmt::print("  subspace, anchor table    {:>8.0f} tokens/s\n", tokens / median_of(table_s));
+  fmt::print("table over direct {:.2f}x, subspace over dense {:.2f}x (medians of {} rounds)\n", median_of(over_direct),
+             median_of(over_dense), options.rounds);
   if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"table_over_direct", median(over_direct)},
-                                              {"subspace_over_dense", median(over_dense)},
+    fmt::print("{}\n", nlohmann::ordered_json{{"table_over_direct", median_of(over_direct)},
+                                              {"subspace_over_dense", median_of(over_dense)},
                                               {"tokens", tokens},
                                               {"distinct_tokens", distinct}}
                            .dump());

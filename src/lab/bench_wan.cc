@@ -74,7 +74,7 @@ RunConfig config_of(const BenchWanOptions& options, ModelMode mode, Pack pack) {
   config.model.mlp_width = default_mlp_width(options.d);
   config.model.subspace.rank = options.rank;
   config.model.subspace.update_every = 0;
-  config.boundary = {mode == ModelMode::kSubspace ? BoundaryKind::kSubspace : BoundaryKind::kDense, pack};
+  config.boundary.pack = pack;
   config.train.seq_len = options.length;
   config.train.microbatch = options.sequences;
   config.train.microbatches = options.microbatches;

@@ -26,19 +26,19 @@ RunConfig literal_config() {
 // The largest of all steps.
 double drift_in_training(LiteralRule rule) {
   const auto config = literal_config();
-  constexpr int64_t kVocab = 53;
-  Stage stage(config.model, kVocab, {0, config.model.blocks, config.model.blocks}, Precision::kFloat64, 1,
+  constexpr int64_t kTinyVocab = 53;
+  Stage stage(config.model, kTinyVocab, whole_model(config.model), Precision::kFloat64, 1,
               at::Device("cpu"));
   TensorMap parameters;
   for (const auto& parameter : stage.parameters().all()) parameters[parameter.name] = parameter.value;
   const auto& side = *stage.subspace();
   LiteralTraining training(
       config, materialise(config.model, parameters, side.u()),
-      FixedTable(1, kVocab, config.model.d, config.model.subspace.anchor_std, side.u().options()).whole(), side.basis(),
+      FixedTable(1, kTinyVocab, config.model.d, config.model.subspace.anchor_std, side.u().options()).whole(), side.basis(),
       rule);
   double worst = 0;
   for (int64_t step = 0; step < config.train.steps; ++step) {
-    training.step(step, {at::arange(16, at::kLong).mul(3 + step % 5).add(step).remainder(kVocab).view({2, 8})});
+    training.step(step, {at::arange(16, at::kLong).mul(3 + step % 5).add(step).remainder(kTinyVocab).view({2, 8})});
     if (const double drift = training.drift(); worse(drift, worst)) worst = drift;
   }
   return worst;

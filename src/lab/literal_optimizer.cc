@@ -43,9 +43,9 @@ double LiteralTraining::step(int64_t number, const std::vector<at::Tensor>& toke
   const double norm = std::sqrt(squared_norm), limit = config_.optim.clip;
   const double factor = limit > 0 && norm > limit ? limit / norm : 1;
   for (const auto& [name, gradient] : result.gradients) update(name, gradient * factor, number);
-  second_moment_ += result.second_moment;
   const int64_t every = config_.model.subspace.update_every;
   if (every > 0 && (number + 1) % every == 0) change_over();
+  second_moment_ += factor * factor * result.second_moment;  // as applied; a move's own step counts for the next one
   return result.loss_sum / static_cast<double>(count);
 }
 

@@ -15,13 +15,8 @@ at::Tensor AnchorRows::per_row() const {
   return rows;
 }
 
-AnchorTable::AnchorTable(const ModelConfig& config, const std::string& name, std::shared_ptr<const FixedTable> fixed,
-                         ParameterSet& parameters)
-    : config_(config), fixed_(std::move(fixed)) {
-  if (config.subspace.anchors == Anchors::kStage) {
-    table_ = &parameters.add_value(name, ParameterKind::kEmbedding, fixed_->whole().clone());
-  }
-}
+AnchorTable::AnchorTable(const ModelConfig& config, std::shared_ptr<const FixedTable> fixed, Parameter* table)
+    : config_(config), fixed_(std::move(fixed)), table_(table) {}
 
 AnchorRows AnchorTable::rows(const at::Tensor& inputs, int64_t length, const at::Tensor& u, int64_t first) const {
   AnchorRows rows;

@@ -35,10 +35,8 @@ struct AnchorRows {
 
 class AnchorTable {
  public:
-  // name: of the trainable table's parameter. `fixed` is shared by all groups and is the first value of a trainable
-  // table.
-  AnchorTable(const ModelConfig& config, const std::string& name, std::shared_ptr<const FixedTable> fixed,
-              ParameterSet& parameters);
+  // `fixed` is shared by all groups. `table` is the group's trainable table, null where anchors are fixed.
+  AnchorTable(const ModelConfig& config, std::shared_ptr<const FixedTable> fixed, Parameter* table);
 
   // inputs: (BT) ids; length: T; u: (d, k); first: the position of a sequence's first token
   AnchorRows rows(const at::Tensor& inputs, int64_t length, const at::Tensor& u, int64_t first = 0) const;
@@ -48,7 +46,7 @@ class AnchorTable {
  private:
   ModelConfig config_;
   std::shared_ptr<const FixedTable> fixed_;
-  Parameter* table_ = nullptr;  // (V, d), trainable only
+  Parameter* table_;  // (V, d), or null
 };
 
 // (count, d): sin and cos of the positions from `first` on, at d/2 frequencies, halves side by side.

@@ -3,69 +3,41 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <cmath>
+#include <string>
 #include <utility>
 
 namespace thinpipe {
 namespace {
 
-std::unique_ptr<StreamReader> add_reader(const ModelConfig& config, int64_t index, const char* norm, const char* weight,
-                                         std::vector<int64_t> columns, bool subspace, bool wide_gradient,
-                                         ParameterSet& parameters) {
-  int64_t width = 0;
-  for (const int64_t part : columns) width += part;
-  ReaderParameters mine{};
-  mine.gain = &parameters.add_ones(fmt::format("blocks.{}.{}_norm", index, norm), ParameterKind::kGain, {config.d});
-  if (subspace && config.subspace.norm == NormForm::kSplit) {
-    mine.anchor_gain =
-        &parameters.add_ones(fmt::format("blocks.{}.{}_anchor_norm", index, norm), ParameterKind::kGain, {config.d});
-  }
-  mine.weight = &parameters.add_random(fmt::format("blocks.{}.{}", index, weight), ParameterKind::kMatrix,
-                                       {config.d, width}, config.init_std, std::move(columns));
+std::unique_ptr<StreamReader> make_reader(const ModelConfig& config, int64_t index, const char* norm, const char* weight,
+                                          bool subspace, bool wide_gradient, ParameterSet& parameters) {
+  const auto named = [&](const std::string& part) { return fmt::format("blocks.{}.{}", index, part); };
+  const ReaderParameters mine{&parameters.at(named(fmt::format("{}_norm", norm))),
+                              parameters.find(named(fmt::format("{}_anchor_norm", norm))),
+                              &parameters.at(named(weight))};
   return subspace ? make_subspace_reader(config, mine, wide_gradient) : make_dense_reader(config, mine);
 }
 
-Parameter& add_output(const ModelConfig& config, int64_t index, int number, int64_t inputs, bool subspace,
-                      ParameterSet& parameters) {
-  // The stream grows by 2L output projections; this keeps its variance at initialisation from growing with L.
-  const double std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.blocks));
-  if (!subspace) {
-    return parameters.add_random(fmt::format("blocks.{}.wp{}", index, number), ParameterKind::kMatrix,
-                                 {inputs, config.d}, std);
-  }
-  // A U^T has entries of this std when A's is larger by sqrt(d / k).
-  const int64_t k = config.subspace.rank;
-  const double scale =
-      config.subspace.zero_init ? 0.0 : std::sqrt(static_cast<double>(config.d) / static_cast<double>(k));
-  auto& a = parameters.add_random(fmt::format("blocks.{}.a{}", index, number), ParameterKind::kCoordinates, {inputs, k},
-                                  std * scale);
-  a.full_width = config.d;
-  return a;
-}
-
 void rotate(const at::Tensor& qkv, const BlockContext& context, bool inverse) {
-  if (context.rope == nullptr) return;
+  if (!context.rope) return;
   // q and k stand side by side and turn alike.
   ops::rope_(qkv, *context.rope, context.shape.heads + context.shape.kv_heads, context.shape.head_dim, inverse);
 }
 
 }  // namespace
 
-Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters)
-    : index_(index), norm_eps_(config.norm_eps) {
+Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters, TensorGroup& group)
+    : index_(index), norm_eps_(config.norm_eps), group_(&group) {
   const bool subspace = index < config.first_dense_block();
-  const int64_t q = config.heads * config.head_dim(), kv = config.kv_heads * config.head_dim();
+  const auto named = [&](const char* part) { return fmt::format("blocks.{}.{}", index, part); };
   // Without a dense tail the tap is the last block's input, where the tracker needs dL/dx itself (METHOD 3).
   wide_gradient_ = subspace && index == config.blocks - 1;
-  attention_reader_ = add_reader(config, index, "attn", "wqkv", {q, kv, kv}, subspace, wide_gradient_, parameters);
-  if (config.qk_norm) {
-    q_gain_ = &parameters.add_ones(fmt::format("blocks.{}.q_norm", index), ParameterKind::kGain, {config.head_dim()});
-    k_gain_ = &parameters.add_ones(fmt::format("blocks.{}.k_norm", index), ParameterKind::kGain, {config.head_dim()});
-  }
-  wp1_ = &add_output(config, index, 1, q, subspace, parameters);
-  mlp_reader_ = add_reader(config, index, "mlp", "wgu", {config.mlp_width, config.mlp_width}, subspace, wide_gradient_,
-                           parameters);
-  wp2_ = &add_output(config, index, 2, config.mlp_width, subspace, parameters);
+  attention_reader_ = make_reader(config, index, "attn", "wqkv", subspace, wide_gradient_, parameters);
+  q_gain_ = parameters.find(named("q_norm"));
+  k_gain_ = parameters.find(named("k_norm"));
+  wp1_ = &parameters.at(named(subspace ? "a1" : "wp1"));
+  mlp_reader_ = make_reader(config, index, "mlp", "wgu", subspace, wide_gradient_, parameters);
+  wp2_ = &parameters.at(named(subspace ? "a2" : "wp2"));
 }
 
 void Block::normalise_qk(at::Tensor& qkv, const AttentionShape& shape, BlockPass& pass) const {
@@ -92,33 +64,23 @@ void Block::normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape
   denormalise(d_qkv.narrow(1, shape.query_width(), shape.kv_width()), *k_gain_, pass.k_norm);
 }
 
-void Block::read_qkv(const at::Tensor& stream, const BlockContext& context, BlockPass& kept) const {
+at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
+  BlockPass discarded;
+  BlockPass& kept = pass != nullptr ? *pass : discarded;
   kept.qkv = attention_reader_->forward(stream, context, kept.attention_read);
   normalise_qk(kept.qkv, context.shape, kept);
   rotate(kept.qkv, context, /*inverse=*/false);
   kept.qkv = context.products.operand(kept.qkv);  // q, k and v are operands too; the probabilities stay as they are
-}
+  kept.attended = context.cache != nullptr ? Attended{context.cache->attend(index_, kept.qkv, context.shape), {}}
+                                           : ops::attention(kept.qkv, context.shape);
+  auto middle = context.products.multiply_add(group_->own_start(stream), kept.attended.output, wp1_->value);
+  group_->all_reduce_(middle);
 
-at::Tensor Block::write(const at::Tensor& stream, const at::Tensor& attended, const BlockContext& context,
-                        BlockPass& kept) const {
-  const auto middle = context.products.multiply_add(stream, attended, wp1_->value);
   kept.gate_up = mlp_reader_->forward(middle, context, kept.mlp_read);
   kept.hidden = ops::swiglu(kept.gate_up);
-  return context.products.multiply_add(middle, kept.hidden, wp2_->value);
-}
-
-at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
-  BlockPass discarded;
-  BlockPass& kept = pass != nullptr ? *pass : discarded;
-  read_qkv(stream, context, kept);
-  kept.attended = ops::attention(kept.qkv, context.shape);
-  return write(stream, kept.attended.output, context, kept);
-}
-
-at::Tensor Block::extend(const at::Tensor& stream, const BlockContext& context, KvCache& cache) const {
-  BlockPass discarded;
-  read_qkv(stream, context, discarded);
-  return write(stream, cache.attend(index_, discarded.qkv, context.shape), context, discarded);
+  auto output = context.products.multiply_add(group_->own_start(middle), kept.hidden, wp2_->value);
+  group_->all_reduce_(output);
+  return output;
 }
 
 at::Tensor Block::write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,
@@ -131,13 +93,17 @@ at::Tensor Block::write_backward(const at::Tensor& grad, const at::Tensor& hidde
 
 at::Tensor Block::backward(at::Tensor grad, const BlockContext& context, const BlockPass& pass) {
   const auto d_hidden = write_backward(grad, pass.hidden, *wp2_, context);
+  grad = group_->own_start(grad);
   mlp_reader_->backward(ops::swiglu_backward(d_hidden, pass.gate_up), context, pass.mlp_read, grad);
+  group_->all_reduce_(grad);
 
   const auto d_attended = write_backward(grad, pass.attended.output, *wp1_, context);
+  grad = group_->own_start(grad);
   auto d_qkv = ops::attention_backward(d_attended, pass.qkv, pass.attended, context.shape);
   rotate(d_qkv, context, /*inverse=*/true);
   normalise_qk_backward(d_qkv, context.shape, pass);
   attention_reader_->backward(d_qkv, context, pass.attention_read, grad);
+  group_->all_reduce_(grad);
   return grad;
 }
 

@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "config/run_config.h"
+#include "model/group.h"
 #include "model/kernels/ops.h"
-#include "model/kv_cache.h"
 #include "model/parameter.h"
 #include "model/reader.h"
 
@@ -35,27 +35,18 @@ struct BlockPass {
 
 class Block {
  public:
-  // Adds its parameters to `parameters`, which must outlive it.
-  Block(const ModelConfig& config, int64_t index, ParameterSet& parameters);
+  // Finds its parameters in `parameters`, which must outlive it, as must the group.
+  Block(const ModelConfig& config, int64_t index, ParameterSet& parameters, TensorGroup& group);
 
-  // stream: (BT, d or k) -> the same. `pass` may be null when no backward follows.
+  // stream: (BT, d or k) -> the same. `pass` may be null when no backward follows, as in generation.
   at::Tensor forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const;
   // dL/d(output) -> dL/d(input), adding to the parameters' gradients. Consumes `grad`. Where wide_gradient() holds both
   // are gradients of x, d wide, though the stream is c.
   at::Tensor backward(at::Tensor grad, const BlockContext& context, const BlockPass& pass);
 
-  // The same forward pass for the tokens that follow those in the cache, whose keys and values join it. context.shape
-  // is of one sequence, context.rope of those tokens' positions.
-  at::Tensor extend(const at::Tensor& stream, const BlockContext& context, KvCache& cache) const;
-
   bool wide_gradient() const { return wide_gradient_; }
 
  private:
-  // Up to attention: kept.qkv.
-  void read_qkv(const at::Tensor& stream, const BlockContext& context, BlockPass& kept) const;
-  // From attention on.
-  at::Tensor write(const at::Tensor& stream, const at::Tensor& attended, const BlockContext& context,
-                   BlockPass& kept) const;
   void normalise_qk(at::Tensor& qkv, const AttentionShape& shape, BlockPass& pass) const;
   void normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape, const BlockPass& pass);
   // dL/d(hidden) of stream += hidden W, adding W's gradient.
@@ -65,6 +56,7 @@ class Block {
   int64_t index_;
   double norm_eps_;
   bool wide_gradient_;
+  TensorGroup* group_;
   std::unique_ptr<StreamReader> attention_reader_;
   Parameter* q_gain_ = nullptr;  // (head_dim), null without qk-norm
   Parameter* k_gain_ = nullptr;

@@ -9,19 +9,15 @@
 namespace thinpipe {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 512;
-
 template <class Body>
 void for_each_slice(int64_t rows, const Body& body) {
-  for (int64_t first = 0; first < rows; first += kRowsAtOnce) body(first, std::min(kRowsAtOnce, rows - first));
+  for (int64_t first = 0; first < rows; first += kHeadRowsAtOnce) body(first, std::min(kHeadRowsAtOnce, rows - first));
 }
 
 }  // namespace
 
-Head::Head(const ModelConfig& config, int64_t vocab, ParameterSet& parameters)
-    : norm_eps_(config.norm_eps),
-      gain_(parameters.add_ones("final_norm", ParameterKind::kGain, {config.d})),
-      weight_(parameters.add_random("head", ParameterKind::kHead, {config.d, vocab}, config.init_std)) {}
+Head::Head(const ModelConfig& config, ParameterSet& parameters)
+    : norm_eps_(config.norm_eps), gain_(parameters.at("final_norm")), weight_(parameters.at("head")) {}
 
 at::Tensor Head::logits(const at::Tensor& x, const Products& products) const {
   return products.multiply(ops::rms_norm(x, gain_.value, norm_eps_).h, weight_.value);

@@ -15,7 +15,7 @@ namespace thinpipe {
 
 class Head {
  public:
-  Head(const ModelConfig& config, int64_t vocab, ParameterSet& parameters);
+  Head(const ModelConfig& config, ParameterSet& parameters);
 
   // Sum over the rows of -log p(target).      x: (BT, d); targets: (BT) int64
   double loss(const at::Tensor& x, const at::Tensor& targets, const Products& products) const;

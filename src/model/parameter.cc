@@ -5,31 +5,20 @@
 #include <utility>
 
 #include "base/result.h"
-#include "base/rng.h"
-#include "tensor/fill.h"
 
 namespace thinpipe {
 
-Parameter& ParameterSet::add(std::string name, ParameterKind kind, at::Tensor value,
-                             std::vector<int64_t> column_blocks) {
-  TP_CHECK(find(name) == nullptr, "two parameters named {}", name);
+Parameter& ParameterSet::add(const ParameterSpec& spec, at::Tensor value) {
+  TP_CHECK(find(spec.name) == nullptr, "two parameters named {}", spec.name);
+  TP_CHECK(value.sizes() == at::IntArrayRef(spec.shape), "{} of another shape than its description", spec.name);
   auto grad = at::zeros_like(value);
-  return parameters_.emplace_back(
-      Parameter{std::move(name), kind, std::move(column_blocks), 0, std::move(value), std::move(grad)});
+  return parameters_.emplace_back(Parameter{spec, std::move(value), std::move(grad)});
 }
 
-Parameter& ParameterSet::add_random(std::string name, ParameterKind kind, at::IntArrayRef shape, double std,
-                                    std::vector<int64_t> column_blocks) {
-  const CounterRng rng(seed_, name);
-  return add(std::move(name), kind, fill_random(rng, shape, std, options_), std::move(column_blocks));
-}
-
-Parameter& ParameterSet::add_value(std::string name, ParameterKind kind, at::Tensor value) {
-  return add(std::move(name), kind, std::move(value), {});
-}
-
-Parameter& ParameterSet::add_ones(std::string name, ParameterKind kind, at::IntArrayRef shape) {
-  return add(std::move(name), kind, at::ones(shape, options_), {});
+Parameter& ParameterSet::at(const std::string& name) {
+  auto* parameter = find(name);
+  TP_CHECK(parameter != nullptr, "no parameter named {}", name);
+  return *parameter;
 }
 
 Parameter* ParameterSet::find(const std::string& name) {

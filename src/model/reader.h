@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "config/run_config.h"
 #include "model/anchors.h"
 #include "model/kernels/ops.h"
+#include "model/kv_cache.h"
 #include "model/parameter.h"
 #include "model/products.h"
 
@@ -20,12 +22,16 @@ namespace thinpipe {
 // What all blocks of a stage share for one microbatch.
 struct BlockContext {
   AttentionShape shape;
-  const RopeTable* rope;  // null: positions are in the stream already
+  std::optional<RopeTable> rope;  // of the tokens' positions; none: positions are in the stream already
   Products products;
+  // Generation only: the tokens, of one sequence, follow those in the cache. Every block's keys and values join it.
+  KvCache* cache = nullptr;
   // Subspace blocks only:
   const at::Tensor* u = nullptr;  // (d, k), in the run's type
   AnchorRows* anchors = nullptr;  // of the block's group
   InputForm form = InputForm::kAuto;
+
+  int64_t first_position() const { return cache != nullptr ? cache->length() : 0; }
 };
 
 // What a read keeps for its backward pass. Which fields are used depends on the form.

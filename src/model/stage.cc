@@ -3,28 +3,37 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <cmath>
+#include <memory>
 #include <utility>
 
 #include "base/result.h"
+#include "base/rng.h"
+#include "subspace/fixed_table.h"
 #include "subspace/grassmann.h"
+#include "tensor/fill.h"
 
 namespace thinpipe {
 namespace {
 
-bool is_coordinates(const Parameter& parameter) {
-  return parameter.kind == ParameterKind::kCoordinates || parameter.kind == ParameterKind::kEmbeddingCoordinates;
+std::shared_ptr<const FixedTable> make_fixed_table(const ModelConfig& config, int64_t vocab, uint64_t seed,
+                                                   const at::Tensor& given, const at::TensorOptions& options) {
+  if (!config.is_subspace()) return nullptr;
+  if (given.defined()) return std::make_shared<const FixedTable>(given, options);
+  return std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, options);
 }
 
-Parameter& add_embedding(const ModelConfig& config, int64_t vocab, ParameterSet& parameters) {
-  if (!config.is_subspace()) {
-    return parameters.add_random("embedding", ParameterKind::kEmbedding, {vocab, config.d}, config.init_std);
+// A parameter's first bits depend on (seed, name) alone, so every cut of one model starts from the same weights.
+at::Tensor first_value(const ParameterSpec& spec, uint64_t seed, const FixedTable* fixed,
+                       const at::TensorOptions& options) {
+  switch (spec.first) {
+    case FirstValues::kNormal:
+      return fill_random(CounterRng(seed, spec.name), spec.shape, spec.std, options);
+    case FirstValues::kOnes:
+      return at::ones(spec.shape, options);
+    case FirstValues::kFixedTable:
+      return fixed->whole().clone();
   }
-  const int64_t k = config.subspace.rank;
-  const double std = config.init_std * std::sqrt(static_cast<double>(config.d) / static_cast<double>(k));
-  auto& e = parameters.add_random("embedding_coordinates", ParameterKind::kEmbeddingCoordinates, {vocab, k}, std);
-  e.full_width = config.d;
-  return e;
+  TP_CHECK(false, "no first values for {}", spec.name);
 }
 
 }  // namespace
@@ -34,7 +43,7 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
     : config_(config),
       range_(range),
       products_(precision),
-      parameters_(seed, at::TensorOptions().dtype(storage_type(precision)).device(device)) {
+      options_(at::TensorOptions().dtype(storage_type(precision)).device(device)) {
   TP_CHECK(0 <= range.first && range.first < range.last && range.last <= range.total, "empty stage [{}, {}) of {}",
            range.first, range.last, range.total);
   TP_CHECK(!table.defined() || (!config.subspace.table.empty() && table.size(0) == vocab && table.size(1) == config.d),
@@ -42,21 +51,29 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
   if (!table.defined() && config.is_subspace() && !config.subspace.table.empty()) {
     throw UserError(fmt::format("subspace.table = \"{}\": the table itself is not here", config.subspace.table));
   }
-  if (range.has_embedding()) embedding_ = &add_embedding(config, vocab, parameters_);
-  if (config.is_subspace()) subspace_.emplace(config, vocab, range.first, range.last, seed, parameters_, table);
-  blocks_.reserve(static_cast<size_t>(range.last - range.first));
-  for (int64_t index = range.first; index < range.last; ++index) blocks_.emplace_back(config, index, parameters_);
-  if (range.has_head()) head_.emplace(config, vocab, parameters_);
+  const auto fixed = make_fixed_table(config, vocab, seed, table, options_);
+  for (const auto& spec : model_spec(config, vocab, range)) {
+    parameters_.add(spec, first_value(spec, seed, fixed.get(), options_));
+  }
+  if (range.has_embedding()) embedding_ = &parameters_.all().front();
+  if (config.is_subspace()) subspace_.emplace(config, range, seed, fixed, options_, parameters_);
+  blocks_.reserve(static_cast<size_t>(range.size()));
+  for (int64_t index = range.first; index < range.last; ++index) {
+    blocks_.emplace_back(config, index, parameters_, group_of_one());
+  }
+  if (range.has_head()) head_.emplace(config, parameters_);
 }
 
-BlockContext Stage::context_for(const TokenBatch& batch) const {
-  const bool rotary = config_.positions == Positions::kRope;
-  if (rotary && (!rope_ || rope_->cos.size(0) != batch.length())) {
-    rope_ = make_rope_table(batch.length(), config_.head_dim(), config_.rope_base, options());
+BlockContext Stage::context_for(int64_t sequences, int64_t length, KvCache* cache) const {
+  BlockContext context{{sequences, length, config_.heads, config_.kv_heads, config_.head_dim()}, {}, products_, cache};
+  if (cache != nullptr) {
+    context.rope = cache->rope(length);
+  } else if (config_.positions == Positions::kRope) {
+    if (!rope_ || rope_->cos.size(0) != length) {
+      rope_ = make_rope_table(length, config_.head_dim(), config_.rope_base, options());
+    }
+    context.rope = rope_;
   }
-  BlockContext context{{batch.sequences(), batch.length(), config_.heads, config_.kv_heads, config_.head_dim()},
-                       rotary ? &*rope_ : nullptr,
-                       products_};
   if (subspace_) {
     context.u = &subspace_->u();
     context.form = config_.subspace.input;
@@ -70,22 +87,21 @@ BlockContext Stage::context_at(const BlockContext& context, int64_t index, std::
   return own;
 }
 
-at::Tensor Stage::embed(const at::Tensor& ids, int64_t length, int64_t first) const {
+at::Tensor Stage::embed(const at::Tensor& ids, const BlockContext& context) const {
   auto stream = embedding_->value.index_select(0, ids);
   // In coordinates a position's sinusoids are part of the anchor.
   if (config_.positions == Positions::kSinusoidal && !subspace_) {
-    stream.view({-1, length, config_.d}).add_(sinusoids(first, length, config_.d, options()));
+    const int64_t length = context.shape.length;
+    stream.view({-1, length, config_.d}).add_(sinusoids(context.first_position(), length, config_.d, options()));
   }
   return stream;
 }
 
-at::Tensor Stage::enter(const TokenBatch& batch, const at::Tensor& input) const {
+at::Tensor Stage::run(const at::Tensor& ids, const at::Tensor& input, const BlockContext& context, StagePass& pass,
+                      bool keep) const {
   TP_CHECK(input.defined() != range_.has_embedding(), "only the first stage has no input");
-  return range_.has_embedding() ? embed(batch.inputs(), batch.length(), 0) : input;
-}
-
-at::Tensor Stage::run_blocks(at::Tensor stream, const BlockContext& context, StagePass& pass, bool keep) const {
-  if (subspace_) pass.anchors = subspace_->anchor_rows(pass.batch.inputs(), pass.batch.length());
+  auto stream = range_.has_embedding() ? embed(ids, context) : input;
+  if (subspace_) pass.anchors = subspace_->anchor_rows(ids, context.shape.length, context.first_position());
   if (keep) pass.blocks.resize(blocks_.size());
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int64_t index = range_.first + static_cast<int64_t>(i);
@@ -100,7 +116,8 @@ at::Tensor Stage::run_blocks(at::Tensor stream, const BlockContext& context, Sta
 StagePass Stage::forward(TokenBatch batch, const at::Tensor& input, double loss_scale) {
   StagePass pass;
   pass.batch = std::move(batch);
-  auto stream = run_blocks(enter(pass.batch, input), context_for(pass.batch), pass, /*keep=*/true);
+  const auto context = context_for(pass.batch.sequences(), pass.batch.length());
+  auto stream = run(pass.batch.inputs(), input, context, pass, /*keep=*/true);
   if (head_) {
     pass.loss_sum = head_->loss_and_gradient(stream, pass.batch.targets(), products_, loss_scale, pass.head_grad);
   } else {
@@ -112,7 +129,8 @@ StagePass Stage::forward(TokenBatch batch, const at::Tensor& input, double loss_
 StagePass Stage::evaluate(TokenBatch batch, const at::Tensor& input) const {
   StagePass pass;
   pass.batch = std::move(batch);
-  auto stream = run_blocks(enter(pass.batch, input), context_for(pass.batch), pass, /*keep=*/false);
+  const auto context = context_for(pass.batch.sequences(), pass.batch.length());
+  auto stream = run(pass.batch.inputs(), input, context, pass, /*keep=*/false);
   if (head_) {
     pass.loss_sum = head_->loss(stream, pass.batch.targets(), products_);
   } else {
@@ -127,24 +145,10 @@ at::Tensor Stage::extend(const at::Tensor& ids, KvCache& cache) const {
   const int64_t rows = ids.size(0);
   TP_CHECK(rows > 0 && rows <= cache.capacity() - cache.length(), "{} tokens for a cache with room for {}", rows,
            cache.capacity() - cache.length());
-  const auto rope = cache.rope(rows);
-  BlockContext context{
-      {1, rows, config_.heads, config_.kv_heads, config_.head_dim()}, rope ? &*rope : nullptr, products_};
-  std::vector<AnchorRows> anchors;
-  if (subspace_) {
-    context.u = &subspace_->u();
-    context.form = config_.subspace.input;
-    anchors = subspace_->anchor_rows(ids, rows, cache.length());
-  }
-  auto stream = embed(ids, rows, cache.length());
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const auto own = context_at(context, static_cast<int64_t>(i), anchors);
-    if (lifts_before(static_cast<int64_t>(i))) stream = subspace_->lift(stream, *own.anchors);
-    stream = blocks_[i].extend(stream, own, cache);
-  }
-  if (lifts_before(range_.total)) stream = subspace_->lift(stream, anchors.back());
+  StagePass pass;
+  auto x = run(ids, {}, context_for(1, rows, &cache), pass, /*keep=*/false);
   cache.grow(rows);
-  return stream;
+  return x;
 }
 
 at::Tensor Stage::logits(const at::Tensor& x) const {
@@ -153,7 +157,7 @@ at::Tensor Stage::logits(const at::Tensor& x) const {
 }
 
 at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {
-  const auto context = context_for(pass.batch);
+  const auto context = context_for(pass.batch.sequences(), pass.batch.length());
   if (head_) {
     grad = std::move(pass.head_grad);
     if (lifts_before(range_.total)) subspace_->lift_backward_to_anchors(grad, pass.anchors.back());
@@ -180,7 +184,7 @@ at::Tensor Stage::change_over(Basis next) {
   const auto q = change_of_coordinates(subspace_->basis(), next);
   auto q_here = q.to(options().device(), options().dtype().toScalarType());
   for (auto& parameter : parameters_.all()) {
-    if (is_coordinates(parameter)) parameter.value.copy_(parameter.value.mm(q_here));
+    if (parameter.is_coordinates()) parameter.value.copy_(parameter.value.mm(q_here));
   }
   subspace_->set_basis(std::move(next));
   subspace_->set_second_moment({});

@@ -18,16 +18,6 @@
 
 namespace thinpipe {
 
-// Blocks [first, last) of the model's `total`.
-struct BlockRange {
-  int64_t first;
-  int64_t last;
-  int64_t total;
-
-  bool has_embedding() const { return first == 0; }
-  bool has_head() const { return last == total; }
-};
-
 // The tokens of a microbatch: inputs are columns 0..T-1, targets columns 1..T.
 struct TokenBatch {
   at::Tensor tokens;  // (B, T+1) int64, every id in [0, V)
@@ -72,7 +62,7 @@ class Stage {
 
   ParameterSet& parameters() { return parameters_; }
   const BlockRange& range() const { return range_; }
-  const at::TensorOptions& options() const { return parameters_.options(); }
+  const at::TensorOptions& options() const { return options_; }
 
   // Null in a dense model.
   SubspaceSide* subspace() { return subspace_ ? &*subspace_ : nullptr; }
@@ -81,19 +71,21 @@ class Stage {
   at::Tensor change_over(Basis next);
 
  private:
-  BlockContext context_for(const TokenBatch& batch) const;
+  // For sequences of `length` tokens, from position 0 on or from where `cache` ends.
+  BlockContext context_for(int64_t sequences, int64_t length, KvCache* cache = nullptr) const;
   // The block's own view of the context: its group's anchors.
   BlockContext context_at(const BlockContext& context, int64_t index, std::vector<AnchorRows>& anchors) const;
-  // The embedding of B sequences of `length` tokens from position `first` on.
-  at::Tensor embed(const at::Tensor& ids, int64_t length, int64_t first) const;
-  at::Tensor enter(const TokenBatch& batch, const at::Tensor& input) const;
-  // Through the blocks, up to x where the stream becomes dense. `pass.blocks` is filled when `keep`.
-  at::Tensor run_blocks(at::Tensor stream, const BlockContext& context, StagePass& pass, bool keep) const;
+  // Embeds the ids (BT) at the first stage, goes through the blocks, and up to x where the stream becomes dense.
+  // `pass.blocks` is filled when `keep`.
+  at::Tensor run(const at::Tensor& ids, const at::Tensor& input, const BlockContext& context, StagePass& pass,
+                 bool keep) const;
+  at::Tensor embed(const at::Tensor& ids, const BlockContext& context) const;
   bool lifts_before(int64_t index) const { return subspace_ && index == config_.first_dense_block(); }
 
   ModelConfig config_;
   BlockRange range_;
   Products products_;
+  at::TensorOptions options_;
   ParameterSet parameters_;
   Parameter* embedding_ = nullptr;  // (V, d), or E (V, k); first stage
   std::vector<Block> blocks_;

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/result.h"
-#include "config/input_form.h"
+#include "config/model_spec.h"
 #include "model/reader.h"
 
 namespace thinpipe {

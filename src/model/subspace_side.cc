@@ -9,28 +9,14 @@
 
 namespace thinpipe {
 
-std::vector<int64_t> anchor_group_starts(const ModelConfig& config) {
-  std::vector<int64_t> starts{0};
-  if (config.subspace.anchors == Anchors::kFixed) return starts;
-  for (const int64_t blocks : config.subspace.anchor_groups) starts.push_back(starts.back() + blocks);
-  if (starts.back() == config.blocks) starts.pop_back();
-  return starts;
-}
-
-SubspaceSide::SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t first, int64_t last, uint64_t seed,
-                           ParameterSet& parameters, const at::Tensor& table)
-    : config_(config), options_(parameters.options()) {
+SubspaceSide::SubspaceSide(const ModelConfig& config, BlockRange range, uint64_t seed,
+                           const std::shared_ptr<const FixedTable>& fixed, const at::TensorOptions& options,
+                           ParameterSet& parameters)
+    : config_(config), options_(options) {
   set_basis(make_basis(seed, config.d, config.subspace.rank));
-  const auto fixed = table.defined() ? std::make_shared<const FixedTable>(table, parameters.options())
-                                     : std::make_shared<const FixedTable>(
-                                           seed, vocab, config.d, config.subspace.anchor_std, parameters.options());
-  const auto all = anchor_group_starts(config);
-  for (size_t group = 0; group < all.size(); ++group) {
-    const int64_t end = group + 1 < all.size() ? all[group + 1] : config.blocks;
-    // A group that lies wholly in the dense tail has no coordinates to anchor.
-    if (end <= first || all[group] >= last || all[group] > config.first_dense_block()) continue;
-    starts_.push_back(all[group]);
-    tables_.emplace_back(config, fmt::format("anchors.{}", group), fixed, parameters);
+  for (const auto& group : anchor_groups(config, range)) {
+    starts_.push_back(group.first);
+    tables_.emplace_back(config, fixed, parameters.find(fmt::format("anchors.{}", group.number)));
   }
 }
 
@@ -63,21 +49,24 @@ void SubspaceSide::lift_backward_to_anchors(const at::Tensor& grad, AnchorRows& 
   if (rows.trainable()) rows.d_e.index_add_(0, rows.tokens.inverse, grad);
 }
 
+void SubspaceSide::begin_step(bool gather) {
+  drop_tap();
+  gather_ = gather;
+}
+
 void SubspaceSide::tap(const at::Tensor& grad) {
-  if (config_.subspace.update_every == 0) return;
+  if (!gather_) return;
   if (!pending_.defined()) pending_ = at::zeros({config_.d, config_.d}, options_);
   pending_.addmm_(grad.t(), grad);
 }
 
-at::Tensor SubspaceSide::second_moment_with_pending() const {
-  auto c = at::zeros({config_.d, config_.d}, options_);
-  if (second_moment_.defined()) c.add_(second_moment_);
-  if (pending_.defined()) c.add_(pending_);
-  return c;
+at::Tensor SubspaceSide::second_moment_or_zeros() const {
+  return second_moment_.defined() ? second_moment_ : at::zeros({config_.d, config_.d}, options_);
 }
 
-void SubspaceSide::commit_tap() {
+void SubspaceSide::commit_tap(double grad_factor) {
   if (!pending_.defined()) return;
+  pending_.mul_(grad_factor * grad_factor);
   second_moment_ = second_moment_.defined() ? second_moment_.add_(pending_) : pending_;
   pending_.reset();
 }

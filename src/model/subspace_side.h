@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,15 +16,12 @@
 
 namespace thinpipe {
 
-// Block numbers at which anchor groups begin, ascending, the first 0. One group when anchors are fixed.
-std::vector<int64_t> anchor_group_starts(const ModelConfig& config);
-
 class SubspaceSide {
  public:
-  // For a stage that holds blocks [first, last). Anchors of all groups whose blocks it holds. `table`: T_fixed, (V, d)
-  // float32, where the config names one; undefined: from the seed.
-  SubspaceSide(const ModelConfig& config, int64_t vocab, int64_t first, int64_t last, uint64_t seed,
-               ParameterSet& parameters, const at::Tensor& table);
+  // For a stage that holds those blocks; `fixed` is T_fixed. Trainable anchor tables are found in `parameters`.
+  SubspaceSide(const ModelConfig& config, BlockRange range, uint64_t seed,
+               const std::shared_ptr<const FixedTable>& fixed, const at::TensorOptions& options,
+               ParameterSet& parameters);
 
   const Basis& basis() const { return basis_; }
   const at::Tensor& u() const { return u_; }  // in the run's type
@@ -41,22 +39,24 @@ class SubspaceSide {
   at::Tensor lower(const at::Tensor& grad) const { return grad.mm(u_); }
   void lift_backward_to_anchors(const at::Tensor& grad, AnchorRows& rows) const;
 
-  // The tap: pending gradients (BT, d) count only once their step is committed.
+  // The tap. A step's gradients (BT, d) join C when it is committed, as they are applied: times grad_factor. begin_step
+  // drops what the last attempt left; without `gather`, where no later move needs the step, the tap is closed.
+  void begin_step(bool gather);
   void tap(const at::Tensor& grad);
-  void commit_tap();
+  void commit_tap(double grad_factor);
   void drop_tap() {
     pending_.reset();
     next_basis_.reset();
   }
   // C (d, d) over the committed steps since it was last cleared; undefined while there are none.
   const at::Tensor& second_moment() const { return second_moment_; }
-  // The same with the step under way, (d, d) in any case.
-  at::Tensor second_moment_with_pending() const;
+  // The same, zeros while there are none.
+  at::Tensor second_moment_or_zeros() const;
   void set_second_moment(at::Tensor c) { second_moment_ = std::move(c); }
 
   // Whether step `step` moves the basis, and the basis that the step under way moves to: set at its end, in use once it
   // is committed. drop_tap() and set_basis() forget it.
-  bool moves_after(int64_t step) const {
+  bool moves_at(int64_t step) const {
     const int64_t every = config_.subspace.update_every;
     return every > 0 && (step + 1) % every == 0;
   }
@@ -70,6 +70,7 @@ class SubspaceSide {
   at::Tensor u_;
   std::vector<int64_t> starts_;  // of this stage's groups
   std::vector<AnchorTable> tables_;
+  bool gather_ = false;
   at::Tensor second_moment_, pending_;
   std::optional<Basis> next_basis_;
 };

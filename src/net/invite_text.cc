@@ -24,7 +24,7 @@ constexpr size_t kMaxAddressBytes = 255;
 constexpr size_t kMinTokenBytes = 16;
 constexpr size_t kMaxTokenBytes = 64;
 constexpr size_t kMaxDerBytes = 4096;
-constexpr size_t kChecksumBytes = 6;
+constexpr size_t kInviteChecksumBytes = 6;
 
 Error not_whole() { return Error{"this invite is not whole: copy all of it"}; }
 
@@ -64,7 +64,7 @@ std::string checksum(std::string_view body) {
   hash.update(body);
   const auto hex = hash.hex();
   std::string bytes;
-  for (size_t i = 0; i < kChecksumBytes; ++i) {
+  for (size_t i = 0; i < kInviteChecksumBytes; ++i) {
     int value = 0;
     std::from_chars(hex.data() + 2 * i, hex.data() + 2 * i + 2, value, 16);
     bytes += static_cast<char>(value);
@@ -252,9 +252,9 @@ Result<Invite> parse_invite(std::string_view text) {
   const auto bytes = from_base64url(std::string_view(dense).substr(kPrefix.size()));
   if (!bytes) return bytes.error();
   std::string_view body = bytes.value();
-  if (body.size() < kChecksumBytes) return not_whole();
-  const auto sum = body.substr(body.size() - kChecksumBytes);
-  body.remove_suffix(kChecksumBytes);
+  if (body.size() < kInviteChecksumBytes) return not_whole();
+  const auto sum = body.substr(body.size() - kInviteChecksumBytes);
+  body.remove_suffix(kInviteChecksumBytes);
   if (sum != checksum(body)) return not_whole();
   return read_body(body);
 }

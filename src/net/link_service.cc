@@ -26,14 +26,14 @@
 namespace thinpipe {
 namespace {
 
-using Stream = grpc::ServerReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+using AcceptedStream = grpc::ServerReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 constexpr auto kShutdownTime = std::chrono::milliseconds(500);
 
 // Points into the handler of the call, which returns when the pump has ended.
 class ServerStream final : public ByteStream {
  public:
-  ServerStream(grpc::ServerContext& context, Stream& stream) : context_(context), stream_(stream) {}
+  ServerStream(grpc::ServerContext& context, AcceptedStream& stream) : context_(context), stream_(stream) {}
 
   bool read(grpc::ByteBuffer& buffer) override { return stream_.Read(&buffer); }
   bool write(const grpc::ByteBuffer& buffer) override { return stream_.Write(buffer); }
@@ -45,7 +45,7 @@ class ServerStream final : public ByteStream {
 
  private:
   grpc::ServerContext& context_;
-  Stream& stream_;
+  AcceptedStream& stream_;
 };
 
 Result<LinkHello> read_hello(const grpc::ServerContext& context) {
@@ -70,7 +70,7 @@ class LinkService::Exchange final : public grpc::Service {
     AddMethod(new grpc::internal::RpcServiceMethod(  // gRPC takes both
         kExchangeMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
         new Handler(
-            [](Exchange* self, grpc::ServerContext* context, Stream* stream) { return self->run(*context, *stream); },
+            [](Exchange* self, grpc::ServerContext* context, AcceptedStream* stream) { return self->run(*context, *stream); },
             this)));
     using EchoHandler = grpc::internal::RpcMethodHandler<Exchange, grpc::ByteBuffer, grpc::ByteBuffer>;
     AddMethod(new grpc::internal::RpcServiceMethod(
@@ -118,7 +118,7 @@ class LinkService::Exchange final : public grpc::Service {
   struct Call {
     LinkHello hello;
     grpc::ServerContext& context;
-    Stream& stream;
+    AcceptedStream& stream;
     bool answered = false;                              // and may be taken: from then on the pump alone uses the stream
     std::optional<std::string> dropped = std::nullopt;  // the reason
     bool refused = false;                               // dropped because it was not the one to take
@@ -137,7 +137,7 @@ class LinkService::Exchange final : public grpc::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status run(grpc::ServerContext& context, Stream& stream) {
+  grpc::Status run(grpc::ServerContext& context, AcceptedStream& stream) {
     const auto hello = read_hello(context);
     if (!hello) return {grpc::StatusCode::INVALID_ARGUMENT, hello.error().message};
     if (const auto allowed = gate_(hello.value(), caller_of(context)); !allowed) {

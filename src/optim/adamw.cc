@@ -11,10 +11,9 @@ namespace {
 // Both rules are one recurrence; they differ in what a second moment belongs to: an element, or a row (METHOD 2).
 class Adamw final : public UpdateRule {
  public:
-  Adamw(Parameter& parameter, const OptimConfig& config, double weight_decay, bool per_row)
+  Adamw(Parameter& parameter, const OptimConfig& config, bool per_row)
       : parameter_(parameter),
         config_(config),
-        weight_decay_(weight_decay),
         per_row_(per_row),
         m_(at::zeros_like(parameter.value)),
         v_(per_row ? at::zeros({parameter.value.size(0), 1}, parameter.value.options()) : at::zeros_like(m_)) {}
@@ -33,8 +32,8 @@ class Adamw final : public UpdateRule {
     const double m_correction = 1.0 - std::pow(config_.beta1, count);
     const double v_correction = 1.0 - std::pow(config_.beta2, count);
     const auto denominator = v_.sqrt().div_(std::sqrt(v_correction)).add_(config_.eps);
-    if (weight_decay_ != 0) parameter_.value.mul_(1.0 - step.lr * weight_decay_);
-    parameter_.value.addcdiv_(m_, denominator, -step.lr / m_correction);
+    if (step.rates.decay != 0) parameter_.value.mul_(1.0 - step.rates.decay);
+    parameter_.value.addcdiv_(m_, denominator, -step.rates.lr / m_correction);
   }
 
   void change_over(const at::Tensor& q) override {
@@ -47,7 +46,6 @@ class Adamw final : public UpdateRule {
  private:
   Parameter& parameter_;
   OptimConfig config_;
-  double weight_decay_;
   bool per_row_;
   at::Tensor m_;
   at::Tensor v_;  // as the parameter, or (rows, 1)
@@ -55,12 +53,22 @@ class Adamw final : public UpdateRule {
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_adamw(Parameter& parameter, const OptimConfig& config, double weight_decay) {
-  return std::make_unique<Adamw>(parameter, config, weight_decay, /*per_row=*/false);
+std::unique_ptr<UpdateRule> make_adamw(Parameter& parameter, const OptimConfig& config) {
+  return std::make_unique<Adamw>(parameter, config, /*per_row=*/false);
 }
 
-std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config, double weight_decay) {
-  return std::make_unique<Adamw>(parameter, config, weight_decay, /*per_row=*/true);
+std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config) {
+  return std::make_unique<Adamw>(parameter, config, /*per_row=*/true);
+}
+
+StateSize adamw_size(const ParameterSpec& spec) {
+  const auto elements = static_cast<double>(spec.elements());
+  return {2 * elements, 2 * elements};
+}
+
+StateSize row_adamw_size(const ParameterSpec& spec) {
+  const auto elements = static_cast<double>(spec.elements());
+  return {elements + static_cast<double>(spec.rows()), 2 * elements};
 }
 
 }  // namespace thinpipe

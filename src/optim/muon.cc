@@ -11,10 +11,9 @@ namespace {
 
 class Muon final : public UpdateRule {
  public:
-  Muon(Parameter& parameter, const OptimConfig& config, double weight_decay)
+  Muon(Parameter& parameter, const OptimConfig& config)
       : parameter_(parameter),
         momentum_(config.momentum),
-        weight_decay_(weight_decay),
         m_(at::zeros_like(parameter.value)),
         blocks_(parameter.column_blocks) {
     if (blocks_.empty()) blocks_ = {parameter.value.size(1)};
@@ -24,13 +23,13 @@ class Muon final : public UpdateRule {
     const auto grad = step.grad_factor == 1.0 ? parameter_.grad : parameter_.grad * step.grad_factor;
     m_.lerp_(grad, 1.0 - momentum_);
     const auto direction = grad.lerp(m_, momentum_);
-    if (weight_decay_ != 0) parameter_.value.mul_(1.0 - step.lr * weight_decay_);
+    if (step.rates.decay != 0) parameter_.value.mul_(1.0 - step.rates.decay);
     int64_t first = 0;
     for (const int64_t width : blocks_) {
       const auto out = static_cast<double>(parameter_.full_width > 0 ? parameter_.full_width : width);
       const double shape_factor = std::sqrt(std::max(1.0, out / static_cast<double>(direction.size(0))));
       parameter_.value.narrow(1, first, width)
-          .add_(newton_schulz(direction.narrow(1, first, width)), -step.lr * shape_factor);
+          .add_(newton_schulz(direction.narrow(1, first, width)), -step.rates.lr * shape_factor);
       first += width;
     }
   }
@@ -42,7 +41,6 @@ class Muon final : public UpdateRule {
  private:
   Parameter& parameter_;
   double momentum_;
-  double weight_decay_;
   at::Tensor m_;
   std::vector<int64_t> blocks_;
 };
@@ -63,8 +61,17 @@ at::Tensor newton_schulz(const at::Tensor& matrix) {
   return tall ? x.t() : x;
 }
 
-std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config, double weight_decay) {
-  return std::make_unique<Muon>(parameter, config, weight_decay);
+std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config) {
+  return std::make_unique<Muon>(parameter, config);
+}
+
+StateSize muon_size(const ParameterSpec& spec) {
+  const auto elements = static_cast<double>(spec.elements()), rows = static_cast<double>(spec.rows());
+  const int64_t widest = spec.column_blocks.empty()
+                             ? spec.columns()
+                             : *std::max_element(spec.column_blocks.begin(), spec.column_blocks.end());
+  const double part = static_cast<double>(widest), gram = std::min(rows, part);
+  return {elements, 2 * elements + 3 * rows * part + 2 * gram * gram};  // the direction, x and its products
 }
 
 }  // namespace thinpipe

@@ -15,27 +15,10 @@ double clip_factor(double squared_norm, double clip) {
 
 Optimizer::Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters)
     : config_(config), total_steps_(total_steps) {
-  for (auto& parameter : parameters.all()) entries_.push_back(make_entry(parameter));
-}
-
-Optimizer::Entry Optimizer::make_entry(Parameter& parameter) const {
-  const auto kind = parameter.kind;
-  const bool coordinates = parameter.full_width > 0;
-  const bool embedding = kind == ParameterKind::kEmbedding || kind == ParameterKind::kEmbeddingCoordinates;
-  const double weight_decay = kind == ParameterKind::kGain ? 0.0 : config_.weight_decay;
-  if (config_.kind == OptimizerKind::kMuon && (kind == ParameterKind::kMatrix || kind == ParameterKind::kCoordinates)) {
-    return {&parameter, make_muon(parameter, config_, weight_decay), config_.lr};
+  for (auto& parameter : parameters.all()) {
+    const auto& kind = rule_for(config.kind, parameter);
+    entries_.push_back({&parameter, kind.make(parameter, config), kind.peak(config, parameter)});
   }
-  double lr = config_.lr;
-  if (config_.kind == OptimizerKind::kMuon) lr = config_.adamw_lr * (embedding ? config_.embedding_lr_scale : 1.0);
-  if (config_.kind == OptimizerKind::kRowAdamw && coordinates) {
-    return {&parameter, make_row_adamw(parameter, config_, weight_decay), lr};
-  }
-  // Per-coordinate moments move a row by lr sqrt(k) where lr sqrt(d) is meant (METHOD 2).
-  if (coordinates) {
-    lr *= std::sqrt(static_cast<double>(parameter.full_width) / static_cast<double>(parameter.value.size(1)));
-  }
-  return {&parameter, make_adamw(parameter, config_, weight_decay), lr};
 }
 
 double Optimizer::squared_norm() const {
@@ -49,21 +32,23 @@ double Optimizer::squared_norm() const {
 
 void Optimizer::apply(int64_t step, double grad_factor) {
   const double factor = learning_rate_factor(config_, step, total_steps_);
-  for (auto& entry : entries_) entry.rule->update({step + 1, entry.peak_lr * factor, grad_factor});
+  for (auto& entry : entries_) {
+    entry.rule->update({step + 1, {entry.peak.lr * factor, entry.peak.decay * factor}, grad_factor});
+  }
 }
 
 void Optimizer::change_over(const at::Tensor& q) {
   for (auto& entry : entries_) {
-    if (entry.parameter->full_width > 0) entry.rule->change_over(q);
+    if (entry.parameter->is_coordinates()) entry.rule->change_over(q);
   }
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Optimizer::state() {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+std::vector<Optimizer::Moment> Optimizer::state() {
+  std::vector<Moment> moments;
   for (auto& entry : entries_) {
-    for (auto& [name, tensor] : entry.rule->state()) tensors.emplace_back(entry.parameter->name + "." + name, tensor);
+    for (auto& [name, tensor] : entry.rule->state()) moments.push_back({entry.parameter, name, tensor});
   }
-  return tensors;
+  return moments;
 }
 
 }  // namespace thinpipe

@@ -29,17 +29,20 @@ class Optimizer {
   // After the stage's change_over, with the Q it returned.
   void change_over(const at::Tensor& q);
 
-  // "blocks.0.wqkv.m" -> tensor, to be saved and restored in place.
-  std::vector<std::pair<std::string, at::Tensor>> state();
+  // Every moment, to be saved and restored in place.
+  struct Moment {
+    const Parameter* parameter;
+    std::string name;  // "m"
+    at::Tensor tensor;
+  };
+  std::vector<Moment> state();
 
  private:
   struct Entry {
     Parameter* parameter;
     std::unique_ptr<UpdateRule> rule;
-    double peak_lr;
+    Rates peak;
   };
-
-  Entry make_entry(Parameter& parameter) const;
 
   OptimConfig config_;
   int64_t total_steps_;

@@ -7,7 +7,7 @@
 #include "model/stage.h"
 #include "text/prepare.h"
 #include "text/sampler.h"
-#include "text/token_shard.h"
+#include "text/shards.h"
 
 namespace thinpipe {
 

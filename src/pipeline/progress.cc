@@ -8,20 +8,9 @@
 #include "base/units.h"
 
 namespace thinpipe {
-namespace {
-
-// A terminal can be rewritten often; a log file should stay readable.
-constexpr Duration kLiveInterval = std::chrono::milliseconds(100);
-constexpr Duration kPlainInterval = std::chrono::seconds(5);
-
-}  // namespace
 
 Progress::Progress(ProgressPlan plan, std::FILE* out, bool live, const Clock& clock)
-    : plan_(plan), out_(out), live_(live), clock_(clock), start_(clock.now()) {}
-
-Progress::~Progress() {
-  if (line_is_up_) fmt::print(out_, "\n");
-}
+    : plan_(plan), clock_(clock), out_(out, live, clock), start_(clock.now()) {}
 
 std::string Progress::line(const StepReport& report) const {
   const double elapsed = seconds(clock_.now() - start_);
@@ -45,25 +34,8 @@ std::string Progress::line(const StepReport& report) const {
 
 void Progress::step(const StepReport& report) {
   tokens_ += report.tokens;
-  const auto now = clock_.now();
   const bool edge = report.step == 1 || report.step == plan_.total_steps;
-  if (!edge && last_print_ && now - *last_print_ < (live_ ? kLiveInterval : kPlainInterval)) return;
-  last_print_ = now;
-  clear_live_line();
-  fmt::print(out_, "{}{}", line(report), live_ ? "" : "\n");
-  std::fflush(out_);
-  line_is_up_ = live_;
-}
-
-void Progress::note(const std::string& text) {
-  clear_live_line();
-  fmt::print(out_, "{}\n", text);
-  std::fflush(out_);
-}
-
-void Progress::clear_live_line() {
-  if (line_is_up_) fmt::print(out_, "\r\033[K");
-  line_is_up_ = false;
+  if (edge || out_.is_due()) out_.show(line(report));
 }
 
 }  // namespace thinpipe

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <optional>
 #include <string>
 
 #include "base/clock.h"
+#include "base/line.h"
 
 namespace thinpipe {
 
@@ -29,26 +29,21 @@ class Progress {
  public:
   // Writes to `out`; `live` when it is a terminal. The clock must outlive it.
   Progress(ProgressPlan plan, std::FILE* out, bool live, const Clock& clock);
-  ~Progress();
+  ~Progress() { out_.end(); }
 
   void step(const StepReport& report);
   // A line of its own, above the live one.
-  void note(const std::string& line);
+  void note(const std::string& line) { out_.note(line); }
 
   // The line for this report: step, loss, tokens/s, bytes per token and cut (both ways), time left. Public for tests.
   std::string line(const StepReport& report) const;
 
  private:
-  void clear_live_line();
-
   ProgressPlan plan_;
-  std::FILE* out_;
-  bool live_;
   const Clock& clock_;
+  LiveLine out_;
   TimePoint start_;
-  std::optional<TimePoint> last_print_;
   int64_t tokens_ = 0;
-  bool line_is_up_ = false;
 };
 
 }  // namespace thinpipe

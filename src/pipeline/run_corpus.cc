@@ -8,7 +8,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/result.h"
-#include "text/prepared_store.h"
+#include "text/prepared.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;

@@ -20,7 +20,7 @@ namespace {
 Result<std::filesystem::path> claim_new_folder() {
   const auto runs = data_dir() / "runs";
   if (auto status = make_directories(runs); !status) return status.error();
-  const auto stamp = fmt::format("{:%Y-%m-%d-%H-%M-%S}", fmt::gmtime(std::time(nullptr)));
+  const auto stamp = new_run_name();
   for (int attempt = 1; attempt < 1000; ++attempt) {
     const auto path = runs / (attempt == 1 ? stamp : fmt::format("{}-{}", stamp, attempt));
     std::error_code code;
@@ -73,15 +73,7 @@ Status LineLog::append_text(const std::string& line) {
   return {};
 }
 
-Result<std::filesystem::path> claim_run_folder(const std::filesystem::path& path) {
-  if (path.empty()) return claim_new_folder();
-  if (auto status = make_directories(path); !status) return status.error();
-  std::error_code code;
-  const bool empty = std::filesystem::is_empty(path, code);
-  if (code) return Error{fmt::format("cannot read {}: {}", path.string(), code.message())};
-  if (!empty) return Error{fmt::format("{} is not empty; give another folder", path.string())};
-  return path;
-}
+std::string new_run_name() { return fmt::format("{:%Y-%m-%d-%H-%M-%S}", fmt::gmtime(std::time(nullptr))); }
 
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config) {
   std::error_code ignored;

@@ -37,9 +37,8 @@ class LineLog {
   int64_t size_ = 0;  // bytes of whole lines
 };
 
-// An empty folder for a run: `path`, made if it is not there, or, if that is empty, a new one under data_dir()/runs,
-// named by the time. Nobody else gets the same.
-Result<std::filesystem::path> claim_run_folder(const std::filesystem::path& path);
+// What a run without a name is called: the time, as in 2026-01-31-17-05-09.
+std::string new_run_name();
 
 // The folder alone, with its config.toml: what RunFolder and the coordinator of a run begin with. `path` must not hold
 // a run yet; empty: a new folder under data_dir()/runs, named by the time.

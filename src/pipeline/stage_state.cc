@@ -1,8 +1,9 @@
-// A stage's state as a checkpoint file and back: parameters, moments, basis, C and the counters (docs/checkpoints.md).
-// Random numbers are functions of the step, so they need no state of their own.
+// A stage's state as the files of a checkpoint, one per unit of the model, and back: parameters, moments, basis, C and
+// counters (docs/checkpoints.md). Random numbers are functions of the step, so they need no state of their own.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "pipeline/stage_worker.h"
@@ -10,90 +11,112 @@
 namespace thinpipe {
 namespace {
 
-constexpr const char* kFormat = "thinpipe-stage-1";
+constexpr const char* kFormat = "thinpipe-unit-2";
+constexpr const char* kTap = "tap.c";
 
 // A tensor of the file that must look like `like`.
 Result<at::Tensor> matching(const SafetensorsFile& file, const std::string& name, const at::Tensor& like) {
-  auto tensor = tensor_from(file, name);
-  if (!tensor) return tensor;
-  if (tensor.value().sizes() != like.sizes() || tensor.value().scalar_type() != like.scalar_type()) {
-    return Error{fmt::format("tensor '{}' is {} of {}, needs {} of {}", name, c10::str(tensor.value().sizes()),
-                             c10::toString(tensor.value().scalar_type()), c10::str(like.sizes()),
+  auto tensor = TRY(tensor_from(file, name));
+  if (tensor.sizes() != like.sizes() || tensor.scalar_type() != like.scalar_type()) {
+    return Error{fmt::format("tensor '{}' is {} of {}, needs {} of {}", name, c10::str(tensor.sizes()),
+                             c10::toString(tensor.scalar_type()), c10::str(like.sizes()),
                              c10::toString(like.scalar_type()))};
   }
   return tensor;
 }
 
+// The number that stands in the metadata under that key.
+template <class T>
+Result<T> number_in(const SafetensorsFile& file, const char* key) {
+  const auto found = file.metadata().find(key);
+  const std::string text = found == file.metadata().end() ? "" : found->second;
+  T number{};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (code == std::errc() && end == text.data() + text.size() && number >= 0) return number;
+  return Error{fmt::format("metadata '{}' is '{}', needs a number", key, text)};
+}
+
+Status check_metadata(const SafetensorsFile& file, const SafetensorsMetadata& needed) {
+  for (const auto& [key, value] : needed) {
+    const auto found = file.metadata().find(key);
+    if (found != file.metadata().end() && found->second == value) continue;
+    return Error{fmt::format("metadata '{}' is '{}', needs '{}'", key,
+                             found == file.metadata().end() ? "" : found->second, value)};
+  }
+  return {};
+}
+
 }  // namespace
 
-NamedTensors StageWorker::state() {
-  NamedTensors tensors;
-  for (const auto& parameter : stage_.parameters().all())
-    tensors.emplace_back("param." + parameter.name, parameter.value);
-  for (auto& [name, tensor] : optimizer_.state()) tensors.emplace_back("optim." + name, tensor);
+std::vector<UnitState> StageWorker::state() {
+  std::vector<UnitState> units;
+  for (const auto& unit : model_units(config_.model, place_.range)) {
+    units.push_back({unit,
+                     {},
+                     {{"format", kFormat},
+                      {"unit", unit},
+                      {"step", fmt::format("{}", applied_)},
+                      {"basis_version", fmt::format("{}", basis_version())},
+                      // Of the whole stage: what is reported is the largest of all, however the units are divided.
+                      {"dropped_share", fmt::format("{}", dropped_share_)}}});
+  }
+  const auto of_unit = [&](const std::string& name) -> NamedTensors& {
+    return std::find_if(units.begin(), units.end(), [&](const auto& one) { return one.unit == name; })->tensors;
+  };
+  for (auto& parameter : stage_.parameters().all()) {
+    of_unit(parameter.unit).emplace_back("param." + parameter.name, parameter.value);
+  }
+  for (const auto& [parameter, name, tensor] : optimizer_.state()) {
+    of_unit(parameter->unit).emplace_back(fmt::format("optim.{}.{}", parameter->name, name), tensor);
+  }
   if (auto* side = stage_.subspace()) {
-    tensors.emplace_back("basis.u", side->basis().u);
-    if (side->second_moment().defined()) tensors.emplace_back("tap.c", side->second_moment());
-    tensors.emplace_back("counters.dropped_share", at::full({1}, dropped_share_, at::kDouble));
+    of_unit(kSharedUnit).emplace_back("basis.u", side->basis().u);
+    if (side->second_moment().defined()) of_unit("head").emplace_back(kTap, side->second_moment());
   }
-  return tensors;
+  return units;
 }
 
-SafetensorsMetadata StageWorker::state_metadata() const {
-  return {{"format", kFormat},
-          {"step", fmt::format("{}", applied_)},
-          {"stage", fmt::format("{} of {}", place_.number, place_.count)},
-          {"blocks", fmt::format("{}-{} of {}", place_.range.first, place_.range.last, place_.range.total)},
-          {"basis_version", fmt::format("{}", basis_version())}};
-}
-
-Status StageWorker::restore(const SafetensorsFile& file, int64_t step) {
-  auto expected = state_metadata();
-  expected["step"] = fmt::format("{}", step);
-  const auto& found = file.metadata();
-  const auto version_text = found.contains("basis_version") ? found.at("basis_version") : "";
-  int64_t version = 0;
-  const auto [end, code] = std::from_chars(version_text.data(), version_text.data() + version_text.size(), version);
-  if (code != std::errc() || end != version_text.data() + version_text.size() || version < 0) {
-    return Error{fmt::format("metadata 'basis_version' is '{}', needs a number", version_text)};
-  }
-  expected["basis_version"] = version_text;
-  for (const auto& [key, value] : expected) {
-    const auto entry = found.find(key);
-    if (entry == found.end() || entry->second != value) {
-      return Error{
-          fmt::format("metadata '{}' is '{}', needs '{}'", key, entry == found.end() ? "" : entry->second, value)};
-    }
-  }
+Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files, int64_t step) {
   // All of it is read and checked before any of it is used.
-  auto targets = state();
-  std::erase_if(targets, [](const auto& named) { return named.first == "tap.c"; });
-  NamedTensors values;
-  for (const auto& [name, target] : targets) {
-    auto tensor = matching(file, name, target);
-    if (!tensor) return tensor.error();
-    values.emplace_back(name, std::move(tensor.value()));
-  }
-  at::Tensor tap;
-  if (file.find("tap.c") != nullptr && stage_.subspace() != nullptr) {
-    auto tensor = matching(file, "tap.c", stage_.subspace()->second_moment_with_pending());
-    if (!tensor) return tensor.error();
-    tap = std::move(tensor.value());
-  }
-  for (size_t i = 0; i < targets.size(); ++i) {
-    const auto& [name, value] = values[i];
-    if (name == "basis.u") {
-      stage_.subspace()->set_basis({value, version});
-    } else if (name == "counters.dropped_share") {
-      dropped_share_ = value.item<double>();
-    } else {
-      targets[i].second.copy_(value);
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // target, value
+  at::Tensor basis, tap;
+  int64_t version = 0;
+  double dropped_share = 0;
+  auto* side = stage_.subspace();
+  const auto read_unit = [&](const UnitState& unit, const SafetensorsFile& file) -> Status {
+    TRY(check_metadata(file, {{"format", kFormat}, {"unit", unit.unit}, {"step", fmt::format("{}", step)}}));
+    const auto its_version = TRY(number_in<int64_t>(file, "basis_version"));
+    const auto its_share = TRY(number_in<double>(file, "dropped_share"));
+    if (unit.unit == kSharedUnit) version = its_version;
+    dropped_share = std::max(dropped_share, its_share);
+    for (const auto& [name, target] : unit.tensors) {
+      if (name == kTap) continue;
+      auto value = TRY(matching(file, name, target));
+      if (name == "basis.u") {
+        basis = std::move(value);
+      } else {
+        copies.emplace_back(target, std::move(value));
+      }
+    }
+    if (unit.unit == "head" && side != nullptr && file.find(kTap) != nullptr) {
+      tap = TRY(matching(file, kTap, side->second_moment_or_zeros()));
+    }
+    return {};
+  };
+  for (const auto& unit : state()) {
+    const auto file = files.find(unit.unit);
+    if (file == files.end()) return Error{fmt::format("the checkpoint has no file of unit '{}'", unit.unit)};
+    if (const auto status = read_unit(unit, file->second); !status) {
+      return Error{fmt::format("{}: {}", unit.unit, status.error().message)};
     }
   }
-  if (auto* side = stage_.subspace()) {
+  for (auto& [target, value] : copies) target.copy_(value);
+  if (side != nullptr) {
+    side->set_basis({basis, version});
     side->drop_tap();
     side->set_second_moment(tap.defined() ? tap.to(side->u().device()) : at::Tensor());
   }
+  dropped_share_ = dropped_share;
   applied_ = step;
   return {};
 }

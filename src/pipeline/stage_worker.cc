@@ -45,7 +45,7 @@ Result<control::Ready> StageWorker::run_step(uint64_t epoch, int64_t step) {
   {
     const Stopwatch total(times_.total_s);
     stage_.parameters().zero_grad();
-    if (auto* side = stage_.subspace()) side->drop_tap();
+    if (auto* side = stage_.subspace()) side->begin_step(moves_basis_later());
     for (const auto& pass : passes(config_.pipeline.schedule, place_.number, config_.pipeline.stages,
                                    config_.train.microbatches, warmup_)) {
       TRY(pass.forward ? forward(pass.microbatch) : backward(pass.microbatch));
@@ -118,8 +118,9 @@ Status StageWorker::exchange_end_of_step() {
 
 void StageWorker::form_next_basis() {
   auto* const side = stage_.subspace();
-  if (side == nullptr || !side->moves_after(step_)) return;
-  const auto c = side->second_moment_with_pending();
+  if (side == nullptr || !side->moves_at(step_)) return;
+  // Of the steps before: by what factor this one is clipped, if it is applied at all, is not known yet.
+  const auto c = side->second_moment_or_zeros();
   auto next = grassmann_step(side->basis(), c, config_.model.subspace.update_rate);
   const auto move = diagnose(side->basis(), next, c);
   auto& told = *report_.mutable_basis();
@@ -158,13 +159,14 @@ void StageWorker::commit(const control::Commit& commit) {
   }
   optimizer_.apply(commit.step(), commit.grad_factor());
   if (side == nullptr) return;
-  side->commit_tap();
-  if (!side->next_basis()) return;
-  const auto q = change_of_coordinates(side->basis(), *side->next_basis());
-  for (const auto& parameter : stage_.parameters().all()) {
-    if (parameter.full_width > 0) dropped_share_ = std::max(dropped_share_, dropped_share(parameter.value, q));
+  if (side->next_basis()) {
+    const auto q = change_of_coordinates(side->basis(), *side->next_basis());
+    for (const auto& parameter : stage_.parameters().all()) {
+      if (parameter.full_width > 0) dropped_share_ = std::max(dropped_share_, dropped_share(parameter.value, q));
+    }
+    optimizer_.change_over(stage_.change_over(*side->next_basis()));
   }
-  optimizer_.change_over(stage_.change_over(*side->next_basis()));
+  side->commit_tap(commit.grad_factor());  // after a move, which begins a new C
 }
 
 // ---- evaluation ----
@@ -221,6 +223,11 @@ MessageNumber StageWorker::number(int64_t microbatch) const {
   return {static_cast<uint64_t>(step_), static_cast<uint64_t>(microbatch)};
 }
 
+bool StageWorker::moves_basis_later() const {
+  const int64_t every = config_.model.subspace.update_every;
+  return every > 0 && ((step_ + 1) / every + 1) * every <= config_.train.steps;
+}
+
 // ---- making one ----
 
 StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches,
@@ -271,10 +278,7 @@ int threads_for(const RunConfig& config) {
 }
 
 StagePlace stage_place(const RunConfig& config, size_t number) {
-  const auto cuts = blocks_per_stage(config);
-  int64_t first = 0;
-  for (size_t i = 0; i < number; ++i) first += cuts[i];
-  return {number, cuts.size(), {first, first + cuts[number], config.model.blocks}};
+  return {number, static_cast<size_t>(config.pipeline.stages), blocks_of_stage(config, static_cast<int64_t>(number))};
 }
 
 int64_t queue_capacity(const TrainConfig& train) { return train.microbatches + 1; }

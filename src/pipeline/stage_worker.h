@@ -42,6 +42,13 @@ PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, Ru
 // Messages that a link must be able to hold in each direction: what a step sends, and its end (schedule.h).
 int64_t queue_capacity(const TrainConfig& train);
 
+// What a checkpoint holds of one unit of the model.
+struct UnitState {
+  std::string unit;
+  NamedTensors tensors;
+  SafetensorsMetadata metadata;
+};
+
 class StageWorker {
  public:
   // batches: used by the first stage only. table: the Stage's. The references must outlive it. One thread at a time
@@ -66,11 +73,10 @@ class StageWorker {
   int64_t basis_version() const;
   std::string current_basis_hash() const;  // empty in a dense model
 
-  // Everything a resumed stage needs, as tensors that are not copied; with what restore() wants to find beside them.
-  NamedTensors state();
-  SafetensorsMetadata state_metadata() const;
-  // Takes over the state in a checked file of the same stage of the same model. An error leaves the stage as it was.
-  Status restore(const SafetensorsFile& file, int64_t step);
+  // Everything a resumed stage needs, by unit, as tensors that are not copied.
+  std::vector<UnitState> state();
+  // Takes over the state in checked files, by unit, of the same model. An error leaves the stage as it was.
+  Status restore(const std::map<std::string, SafetensorsFile>& files, int64_t step);
 
   Stage& stage() { return stage_; }
 
@@ -95,6 +101,8 @@ class StageWorker {
   Result<std::vector<std::byte>> receive(PacketLink& link, PacketKind kind, int64_t microbatch);
   Status send(PacketLink& link, PacketKind kind, int64_t microbatch, std::vector<std::byte> payload);
   MessageNumber number(int64_t microbatch) const;
+  // Whether a step of the run after the present one moves the basis, and so needs the gradients of this one.
+  bool moves_basis_later() const;
 
   const RunConfig& config_;
   StagePlace place_;

@@ -1,4 +1,4 @@
-// What this machine has to give: memory, disk, cores, as the system says it.
+// How much memory and disk this machine has to give, as the system reports it.
 #pragma once
 
 #include <cstdint>
@@ -6,16 +6,13 @@
 
 namespace thinpipe {
 
-// Bytes a process here could still take without swapping: what the system has available, or what the control group it
-// runs in (v1 or v2, and those above it) has left, whichever is less. 0 when neither says, so nothing left is 1.
+// Bytes that a process can still take without swapping: what the system has available, or what its control group (v2)
+// and the groups above it have left, whichever is less. Returns 0 if unknown, otherwise at least 1.
 uint64_t available_memory_bytes();
-// The same from other places than /proc and /sys/fs/cgroup, for tests.
+// Reads other folders than /proc and /sys/fs/cgroup, for tests.
 uint64_t available_memory_bytes(const std::filesystem::path& proc, const std::filesystem::path& cgroup);
 
-// Bytes an ordinary user may still write where `path` is or would be made; 0 when the system does not say.
+// Bytes that an ordinary user may still write at `path`, which need not exist yet; 0 if unknown.
 uint64_t free_disk_bytes(const std::filesystem::path& path);
-
-// Cores this process may run on, at least 1.
-int64_t usable_cores();
 
 }  // namespace thinpipe

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "boundary/sizes.h"
-#include "config/input_form.h"
-#include "config/link_settings.h"
+#include "net/packet.h"
+#include "optim/rules.h"
 
 namespace thinpipe {
 namespace {
@@ -17,9 +17,6 @@ namespace {
 constexpr double kBaseBytes = 192.0 * (1 << 20);
 // A tensor that is given back leaves holes in the heap which the next one does not always fit.
 constexpr double kHeapSlack = 1.15;
-constexpr double kFixedTableKeptBytes =
-    256.0 * (1 << 20);                   // larger ones of the seed are made row by row (fixed_table.h)
-constexpr double kHeadRowsAtOnce = 512;  // model/head.cc
 // What rounding an operand to bf16 and back takes, in numbers of float32 per number.
 constexpr double kRoundedOperand = 1.5;
 constexpr double kMostBytes = 1e18;
@@ -84,39 +81,18 @@ double kept_by_anchors(const ModelConfig& model, const Sizes& s) {
   return copies * (std::min(s.rows, s.vocab) * s.d + s.rows * (s.k + 1)) + positions + 8 * s.rows;
 }
 
-double activation_bytes(const RunConfig& config, const Sizes& s, StageBlocks blocks, double in_flight) {
-  const auto& model = config.model;
-  const double before_tail =
-      static_cast<double>(std::clamp(model.first_dense_block(), blocks.first, blocks.last) - blocks.first);
-  const double dense = static_cast<double>(blocks.last - blocks.first) - before_tail;
-  double kept = before_tail * kept_by_block(model, s, true) + dense * kept_by_block(model, s, false);
-  double groups = 0;
-  if (model.is_subspace()) {
-    for (const auto& shape : parameter_shapes(config, 1, blocks)) {
-      if (shape.role == TensorRole::kTable && shape.columns == model.d) ++groups;  // trainable anchors
-    }
-    kept += std::max(1.0, groups) * kept_by_anchors(model, s);
-  }
-  const double stream = s.rows * static_cast<double>(model.boundary_width());
-  kept += 2 * stream + 2 * s.rows;  // what came in and goes out, and the ids
-  if (blocks.last == model.blocks) kept += s.rows * s.d;
-  const double table_rows = model.is_subspace() ? most_table_rows(model, s) : 0;
-  return kHeapSlack * s.number * (in_flight * kept + used_by_block(s, before_tail > 0, table_rows));
+double activation_bytes(const RunConfig& config, const Sizes& s, BlockRange blocks, double in_flight) {
+  const bool reads_coordinates = blocks.first < config.model.first_dense_block();
+  const double table_rows = config.model.is_subspace() ? most_table_rows(config.model, s) : 0;
+  const double kept = kept_per_microbatch(config, static_cast<int64_t>(s.vocab), blocks);
+  return kHeapSlack * s.number * (in_flight * kept + used_by_block(s, reads_coordinates, table_rows));
 }
 
 double logit_bytes(const Sizes& s) {
-  const double at_once = std::min(s.rows, kHeadRowsAtOnce);
+  const double at_once = std::min(s.rows, static_cast<double>(kHeadRowsAtOnce));
   double numbers = at_once * (s.vocab + s.d) + 4 * s.rows * s.d;
   if (s.rounds) numbers += kRoundedOperand * (at_once + s.d) * s.vocab;
   return s.number * numbers;
-}
-
-// Numbers the update of one parameter takes beside its moments.
-double used_by_update(OptimizerKind kind, const ParameterShape& shape) {
-  if (kind != OptimizerKind::kMuon || !shape.in_block) return 2 * shape.elements();
-  const auto rows = static_cast<double>(shape.rows), part = static_cast<double>(shape.widest_part);
-  const double gram = std::min(rows, part);
-  return 2 * shape.elements() + 3 * rows * part + 2 * gram * gram;
 }
 
 // Between processes a link and the shaper before it hold M + 1 messages each, and so does the receiving end.
@@ -130,18 +106,25 @@ double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
   return total;
 }
 
+// Bytes of what a checkpoint has beside parameters and moments: the basis, and where it is gathered C.
+double shared_state_bytes(const ModelConfig& model, const Sizes& s, BlockRange blocks) {
+  if (!model.is_subspace()) return 0;
+  const bool gathers = blocks.has_head() && model.subspace.update_every > 0;
+  return s.d * s.k * 8 + (gathers ? s.d * s.d * s.number : 0);
+}
+
 // Basis, frozen table, and what the subspace's moves need.
-void add_subspace(const RunConfig& config, const Sizes& s, StageBlocks blocks, MemoryPlan& plan) {
+void add_subspace(const RunConfig& config, const Sizes& s, BlockRange blocks, MemoryPlan& plan) {
   const auto& model = config.model;
   if (!model.is_subspace()) return;
   double table = s.vocab * s.d * s.number;
   if (model.subspace.table.empty()) {
-    if (table > kFixedTableKeptBytes) table = 0;
+    if (table > static_cast<double>(kMostFixedTableBytes)) table = 0;
   } else if (s.number > 4) {
     table += s.vocab * s.d * 4;  // as it was read
   }
   plan.parameters += bytes(s.d * s.k * (8 + s.number) + table);
-  if (blocks.last == model.blocks && model.subspace.update_every > 0) {
+  if (blocks.has_head() && model.subspace.update_every > 0) {
     // C and what a step adds to it; for a move, C and its projection in float64.
     plan.gradients += bytes(s.d * s.d * (2 * s.number + 3 * 8));
   }
@@ -153,36 +136,71 @@ uint64_t MemoryPlan::total() const {
   return parameters + gradients + optimizer + activations + logits + queues + checkpoint_copy + base;
 }
 
+double kept_per_microbatch(const RunConfig& config, int64_t vocab, BlockRange blocks) {
+  const auto& model = config.model;
+  const Sizes s(config, vocab);
+  const auto coordinates =
+      static_cast<double>(std::clamp(model.first_dense_block(), blocks.first, blocks.last) - blocks.first);
+  const double dense = static_cast<double>(blocks.size()) - coordinates;
+  double kept = coordinates * kept_by_block(model, s, true) + dense * kept_by_block(model, s, false);
+  kept += static_cast<double>(anchor_groups(model, blocks).size()) * kept_by_anchors(model, s);
+  const double stream = s.rows * static_cast<double>(model.boundary_width());
+  kept += 2 * stream + 2 * s.rows;  // what came in and goes out, and the ids
+  if (blocks.has_head()) kept += s.rows * s.d;
+  return kept;
+}
+
 int64_t most_in_flight(const RunConfig& config, int64_t stage) {
-  const int64_t microbatches = config.train.microbatches;
-  const int64_t ahead = config.pipeline.stages - 1 - stage;
-  if (config.pipeline.schedule == ScheduleKind::kGpipe) return microbatches;
-  if (ahead == 0) return 1;
-  const auto links = link_settings(config);
-  const bool slow = std::any_of(links.begin(), links.end(),
-                                [](const CutSettings& cut) { return cut.forward.shapes() || cut.backward.shapes(); });
-  return slow ? microbatches : std::min(microbatches, ahead + 1);
+  const bool is_last = stage == config.pipeline.stages - 1;
+  return is_last && config.pipeline.schedule == ScheduleKind::k1f1b ? 1 : config.train.microbatches;
+}
+
+uint64_t state_bytes(const RunConfig& config, int64_t vocab, BlockRange blocks) {
+  const Sizes s(config, vocab);
+  double numbers = 0;
+  for (const auto& spec : model_spec(config.model, vocab, blocks)) {
+    numbers += static_cast<double>(spec.elements()) + rule_for(config.optim.kind, spec).size(spec).kept;
+  }
+  return bytes(s.number * numbers + shared_state_bytes(config.model, s, blocks));
+}
+
+StepTraffic step_traffic(const RunConfig& config, int64_t vocab, int64_t stage) {
+  const auto microbatches = static_cast<uint64_t>(config.train.microbatches);
+  const auto sizes = boundary_sizes(config, vocab);
+  const uint64_t forward = microbatches * (sizes.forward + kPacketHeaderBytes);
+  const uint64_t backward = microbatches * (sizes.backward + kPacketHeaderBytes);
+  StepTraffic traffic{0, 0};
+  if (stage > 0) {
+    traffic.received += forward;
+    traffic.sent += backward;
+  }
+  if (stage + 1 < config.pipeline.stages) {
+    traffic.sent += forward;
+    traffic.received += backward;
+  }
+  return traffic;
 }
 
 MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage) {
-  return memory_plan(config, vocab, stage, stage_blocks(config, stage));
+  return memory_plan(config, vocab, stage, blocks_of_stage(config, stage));
 }
 
-MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, StageBlocks blocks) {
+MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, BlockRange blocks) {
   const Sizes s(config, vocab);
   MemoryPlan plan;
   double parameters = 0, moments = 0, update = 0;
-  for (const auto& shape : parameter_shapes(config, vocab, blocks)) {
-    parameters += shape.elements();
-    moments += optimizer_elements(config.optim.kind, shape);
-    update = std::max(update, used_by_update(config.optim.kind, shape));
+  for (const auto& spec : model_spec(config.model, vocab, blocks)) {
+    const auto state = rule_for(config.optim.kind, spec).size(spec);
+    parameters += static_cast<double>(spec.elements());
+    moments += state.kept;
+    update = std::max(update, state.used);
   }
   plan.parameters = bytes(s.number * parameters);
   plan.gradients = bytes(s.number * parameters);
   plan.optimizer = bytes(s.number * (moments + update));
   add_subspace(config, s, blocks, plan);
   plan.activations = bytes(activation_bytes(config, s, blocks, static_cast<double>(most_in_flight(config, stage))));
-  if (blocks.last == config.model.blocks) plan.logits = bytes(logit_bytes(s));
+  if (blocks.has_head()) plan.logits = bytes(logit_bytes(s));
   plan.queues = bytes(queue_bytes(config, vocab, stage));
   plan.base = bytes(kBaseBytes);
 

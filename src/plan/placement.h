@@ -1,7 +1,8 @@
-// Who gets what: how a run with cuts = "auto" is cut for the machines that take part, and which stage somebody who
-// comes later takes. Pure functions of what is known, each with a sentence why for the log and the dashboard.
+// Decides who gets what: how a run with cuts = "auto" is cut for its machines, and which stage a worker takes that
+// joins later. Pure functions; each result carries a sentence for the log and the dashboard that says why.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,46 +15,48 @@ namespace thinpipe {
 
 struct Machine {
   std::string peer;
-  double block_s = 0;         // forward and backward of one block of this run's size, one microbatch; 0: not known
-  double ends_s = 0;          // head and loss of one microbatch; 0: not known
-  uint64_t memory_bytes = 0;  // that it can give; 0: not known, and then nothing is too much for it
+  double block_s = 0;         // forward and backward of one block for one microbatch; 0: unknown
+  double ends_s = 0;          // head and loss of one microbatch; 0: unknown
+  uint64_t memory_bytes = 0;  // available to a stage; 0: unknown, any stage fits
 };
 
 struct Placement {
   std::vector<int64_t> cuts;       // blocks per stage
-  std::vector<std::string> peers;  // who takes the stage
+  std::vector<std::string> peers;  // who takes each stage
   std::string why;
 };
 
 // The share of a machine's memory that a stage may fill.
 inline constexpr double kMemoryShare = 0.9;
-inline constexpr size_t kMostMachines = 16;
-inline constexpr int64_t kMostPlacedBlocks = 200;
 
-// Cuts the model for these machines (in the order they came) into pipeline.stages stages, so that the slowest stage's
-// time per microbatch is the least possible; each stage fits its machine by memory_plan(), the dense tail stays in the
-// last stage and no anchor group is split. Machines beyond the stages are left over. A speed that is not known counts
-// as the mean of those that are. Of equally fast placements the one that keeps the order of arrival longest, then the
-// one whose stages take the most equal times, then the one with more blocks early. The config must be validated; its
-// own cuts do not matter. Exact up to kMostMachines and kMostPlacedBlocks, more are an error, as are too few machines
-// and a stage that fits nobody: it says who lacks what.
+// Cuts the model for these machines (in the order they came) into pipeline.stages stages so that the slowest stage
+// takes as little time per microbatch as possible. Each stage fits its machine by memory_plan(), the dense tail stays
+// in the last stage and no anchor group is split. Machines beyond the stages are left over; of many, only the fastest
+// are considered. An unknown speed counts as the mean of the known ones. Equally fast placements: the one with the more
+// equal stages wins, then the order of arrival.
+//
+// The result is optimal if memory limits nobody and the model may be cut after every block before the tail. Otherwise
+// the order of the machines matters, and only two are tried: as they came, and the one with the most memory first (with
+// each machine as the last stage, since the head makes that one heavier). The tests say how often that misses the best.
+// Returns an error if there are too few machines or if no stage division that was tried fits their memory.
+// The config must be validated; its own cuts do not matter.
 Result<Placement> place(const RunConfig& config, int64_t vocab, const std::vector<Machine>& machines);
 
-// The config of a run that was placed so.
-RunConfig placed(RunConfig config, const Placement& placement);
-
+// A place in a run: a stage, and which of the machines that hold it together. Today every stage has one, number 0.
 struct Seat {
-  int64_t stage;
-  bool held;
+  int64_t stage = 0;
+  int64_t replica = 0;
+
+  auto operator<=>(const Seat&) const = default;
 };
 
 struct SeatChoice {
-  std::optional<int64_t> stage;  // nothing: it waits as a spare
+  std::optional<Seat> seat;  // none: it waits as a spare
   std::string why;
 };
 
-// Where somebody who joins a running run goes: the lowest stage nobody holds whose memory plan fits into the memory it
-// has (0: not known, everything fits). When every free stage is too large for it, it waits: it would fail there.
-SeatChoice choose_stage(const RunConfig& config, int64_t vocab, const std::vector<Seat>& seats, uint64_t memory_bytes);
+// Chooses the seat of a worker that joins a running run: the lowest free one whose memory plan fits its memory (0:
+// unknown, any stage fits). If every free stage is too large, the worker waits: it would run out of memory there.
+SeatChoice choose_seat(const RunConfig& config, int64_t vocab, std::vector<Seat> free, uint64_t memory_bytes);
 
 }  // namespace thinpipe

@@ -11,7 +11,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr double kMostClockOffset_s = 300;  // well inside the slack that certificates have (cluster/admission.h)
+constexpr double kMostClockOffset_s = 300;  // well within the slack of certificates (cluster/admission.h)
 constexpr double kSlowFactor = 3;
 
 std::string mib(uint64_t bytes) { return fmt::format("{} MiB", (bytes + (1 << 20) - 1) >> 20); }
@@ -23,165 +23,120 @@ std::string seconds_text(double seconds) {
 
 std::string rate_text(double bits_per_s) { return fmt::format("{:.3g} Mbit/s", bits_per_s / 1e6); }
 
-std::string place_text(const PreflightFacts& facts) {
-  return facts.stage ? fmt::format("stage {}", *facts.stage) : std::string("a stage");
+Check check_protocol(uint32_t here, uint32_t there) {
+  if (here == there) return {"protocol", Verdict::kOk, fmt::format("{} on both sides", here), ""};
+  return {"protocol", Verdict::kRefusal, fmt::format("this program speaks {}, the run speaks {}", here, there),
+          here < there
+              ? "get the version of thinpipe the run uses; this one is older"
+              : "get the version of thinpipe the run uses, or ask the organiser for a newer one; this one is newer"};
 }
 
-void check_protocol(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.protocol_there) return;
-  const uint32_t here = facts.protocol_here, there = *facts.protocol_there;
-  if (here == there) {
-    checks.push_back({"protocol", Verdict::kOk, fmt::format("{} on both sides", here), ""});
-    return;
-  }
-  checks.push_back(
-      {"protocol", Verdict::kRefusal, fmt::format("this program speaks {}, the run speaks {}", here, there),
-       here < there ? "get the version of thinpipe the run uses; this one is older"
-                    : "get the version of thinpipe the run uses, or ask the organiser for a newer one; this "
-                      "one is newer"});
+Check check_build(const std::string& here, const std::string& there) {
+  if (here == there) return {"build", Verdict::kOk, here, ""};
+  return {"build", Verdict::kWarning, fmt::format("this is {}, the run is {}", here, there),
+          "the run works, but not to the same last bits; for that, use the run's build"};
 }
 
-void check_build(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.build_there) return;
-  if (facts.build_here == *facts.build_there) {
-    checks.push_back({"build", Verdict::kOk, facts.build_here, ""});
-    return;
-  }
-  checks.push_back({"build", Verdict::kWarning,
-                    fmt::format("this is {}, the run is {}", facts.build_here, *facts.build_there),
-                    "the run works, but not to the same last bits; for that, use the run's build"});
+Check check_seed(const std::string& fault) {
+  if (fault.empty()) return {"seed", Verdict::kOk, "gives the run's token table and basis here too", ""};
+  return {"seed", Verdict::kRefusal, fault,
+          "training with other numbers than the other stages would ruin the run; get the run's build"};
 }
 
-void check_seed_numbers(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.seed_numbers_fault) return;
-  if (facts.seed_numbers_fault->empty()) {
-    checks.push_back({"seed", Verdict::kOk, "the run's token table and basis come out of it here too", ""});
-    return;
-  }
-  checks.push_back({"seed", Verdict::kRefusal, *facts.seed_numbers_fault,
-                    "training with other numbers than the other stages would ruin the run; get the run's build"});
+// Refuses only a clock that is off even if the answer took the whole round trip.
+Check check_clock(double offset_s, double uncertainty_s) {
+  const double size = std::abs(offset_s);
+  const auto how_far = fmt::format("{} {}", seconds_text(size), offset_s > 0 ? "ahead" : "behind");
+  if (size <= std::max(1.0, uncertainty_s)) return {"clock", Verdict::kOk, "agrees with the run's", ""};
+  if (size - uncertainty_s <= kMostClockOffset_s) return {"clock", Verdict::kOk, how_far + " of the run's", ""};
+  return {"clock", Verdict::kRefusal,
+          fmt::format("{} of the run's; more than {} and certificates may not be valid", how_far,
+                      seconds_text(kMostClockOffset_s)),
+          fmt::format("set this machine's clock: it is {}", how_far)};
 }
 
-void check_memory(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.memory_needed || !facts.memory_available) return;
-  const uint64_t needed = *facts.memory_needed, available = *facts.memory_available;
-  // As the coordinator reckons when it gives out stages.
-  const auto usable = static_cast<uint64_t>(kMemoryShare * static_cast<double>(available));
-  const auto text = fmt::format("{} takes up to {}, {} of the {} here may be used", place_text(facts), mib(needed),
-                                mib(usable), mib(available));
-  if (needed <= usable) {
-    checks.push_back({"memory", Verdict::kOk, text, ""});
-    return;
-  }
-  checks.push_back({"memory", Verdict::kRefusal, text,
-                    fmt::format("{} are missing: close other programs, or ask the organiser to lower train.microbatch, "
-                                "to raise pipeline.stages or to give this machine fewer blocks (pipeline.cuts)",
-                                mib(needed - usable))});
+Check check_memory(const PreflightFacts& facts) {
+  // The coordinator counts the same way when it assigns stages.
+  const auto usable = static_cast<uint64_t>(kMemoryShare * static_cast<double>(facts.memory_available));
+  const auto text = fmt::format("{} takes up to {}, {} of the {} here may be used",
+                                facts.stage ? fmt::format("stage {}", *facts.stage) : "a stage",
+                                mib(facts.memory_needed), mib(usable), mib(facts.memory_available));
+  if (facts.memory_needed <= usable) return {"memory", Verdict::kOk, text, ""};
+  return {"memory", Verdict::kRefusal, text,
+          fmt::format("{} are missing: close other programs, or ask the organiser to lower train.microbatch, "
+                      "to raise pipeline.stages or to give this machine fewer blocks (pipeline.cuts)",
+                      mib(facts.memory_needed - usable))};
 }
 
-void check_disk(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.disk_needed || !facts.disk_free) return;
-  const uint64_t needed = *facts.disk_needed, has = *facts.disk_free;
-  const auto text = fmt::format("{} of files, {} is free", mib(needed), mib(has));
-  if (needed <= has) {
-    checks.push_back({"disk", Verdict::kOk, text, ""});
-    return;
-  }
-  checks.push_back(
-      {"disk", Verdict::kRefusal, text,
-       fmt::format("{} are missing: delete something, or set THINPIPE_DATA_DIR to a folder on a larger disk",
-                   mib(needed - has))});
+Check check_disk(uint64_t needed, uint64_t free) {
+  const auto text = fmt::format("{} of files, {} is free", mib(needed), mib(free));
+  if (needed <= free) return {"disk", Verdict::kOk, text, ""};
+  return {"disk", Verdict::kRefusal, text,
+          fmt::format("{} are missing: delete something, or set THINPIPE_DATA_DIR to a folder on a larger disk",
+                      mib(needed - free))};
 }
 
-// Only what is off even if the question's way back took all the time.
-void check_clock(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.clock_offset_s) return;
-  const double offset = *facts.clock_offset_s, size = std::abs(offset);
-  if (size - facts.clock_uncertainty_s <= kMostClockOffset_s) {
-    const auto text = size <= std::max(1.0, facts.clock_uncertainty_s)
-                          ? std::string("agrees with the run's")
-                          : fmt::format("{} {} of the run's", seconds_text(size), offset > 0 ? "ahead" : "behind");
-    checks.push_back({"clock", Verdict::kOk, text, ""});
-    return;
-  }
-  const auto how_far = fmt::format("{} {}", seconds_text(size), offset > 0 ? "ahead" : "behind");
-  checks.push_back({"clock", Verdict::kRefusal,
-                    fmt::format("{} of the run's; more than {} and certificates may not be valid", how_far,
-                                seconds_text(kMostClockOffset_s)),
-                    fmt::format("set this machine's clock: it is {}", how_far)});
+// Seconds that the links need for one step. Both directions work at once, so the slower one counts; 0: unknown.
+double link_seconds(const PreflightRun& run) {
+  const auto time = [](double bytes, double rate) { return rate > 0 ? bytes * 8 / rate : 0; };
+  return std::max(time(run.up_bytes_per_step, run.up_bits_per_s), time(run.down_bytes_per_step, run.down_bits_per_s));
 }
 
-// Seconds the links need for one step: both directions at once, the slower one counts.
-std::optional<double> link_seconds(const PreflightFacts& facts) {
-  std::optional<double> slowest;
-  const auto take = [&](std::optional<double> bytes, std::optional<double> rate) {
-    if (!bytes || !rate || !(*rate > 0)) return;
-    slowest = std::max(slowest.value_or(0), *bytes * 8 / *rate);
-  };
-  take(facts.link_bytes_per_step_up, facts.up_bits_per_s);
-  take(facts.link_bytes_per_step_down, facts.down_bits_per_s);
-  return slowest;
-}
-
-void check_link(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.round_trip_s && !facts.up_bits_per_s && !facts.down_bits_per_s) return;
-  std::string text;
-  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  if (facts.up_bits_per_s) add(rate_text(*facts.up_bits_per_s) + " up");
-  if (facts.down_bits_per_s) add(rate_text(*facts.down_bits_per_s) + " down");
-  if (facts.round_trip_s) add(seconds_text(*facts.round_trip_s) + " there and back");
-  const auto link_s = link_seconds(facts);
-  if (link_s) add(seconds_text(*link_s) + " a step");
-  Check check{"link", Verdict::kOk, text, ""};
-  if (link_s && facts.compute_s_per_step && *link_s > *facts.compute_s_per_step) {
+Check check_link(const PreflightRun& run, double compute_s) {
+  const double link_s = link_seconds(run);
+  Check check{"link", Verdict::kOk,
+              fmt::format("{} up, {} down, {} there and back", rate_text(run.up_bits_per_s),
+                          rate_text(run.down_bits_per_s), seconds_text(run.round_trip_s)),
+              ""};
+  if (link_s > 0) check.text += fmt::format(", {} a step", seconds_text(link_s));
+  if (compute_s > 0 && link_s > compute_s) {
     check.verdict = Verdict::kWarning;
-    check.text += fmt::format(", more than the computation ({})", seconds_text(*facts.compute_s_per_step));
+    check.text += fmt::format(", more than the computation ({})", seconds_text(compute_s));
     check.remedy =
         "the run will wait for this link; use a cable, or ask the organiser for a smaller boundary.pack or "
         "subspace.rank";
   }
-  checks.push_back(std::move(check));
+  return check;
 }
 
-void check_speed(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.compute_s_per_step) return;
-  const double own = std::max(*facts.compute_s_per_step, link_seconds(facts).value_or(0));
-  Check check{"speed", Verdict::kOk, fmt::format("about {} a step", seconds_text(own)), ""};
-  if (facts.others_s_per_step) {
-    check.text += fmt::format(", the others need {}", seconds_text(*facts.others_s_per_step));
-    if (own > kSlowFactor * *facts.others_s_per_step) {
-      check.verdict = Verdict::kWarning;
-      check.text += fmt::format(": {:.1f} times as long", own / *facts.others_s_per_step);
-      check.remedy =
-          "everybody will wait for this machine; ask the organiser to give it fewer blocks (pipeline.cuts = \"auto\")";
-    }
+Check check_speed(double own_s, double others_s) {
+  Check check{"speed", Verdict::kOk, fmt::format("about {} a step", seconds_text(own_s)), ""};
+  if (others_s <= 0) return check;
+  check.text += fmt::format(", the others need {}", seconds_text(others_s));
+  if (own_s > kSlowFactor * others_s) {
+    check.verdict = Verdict::kWarning;
+    check.text += fmt::format(": {:.1f} times as long", own_s / others_s);
+    check.remedy =
+        "everybody will wait for this machine; ask the organiser to give it fewer blocks (pipeline.cuts = \"auto\")";
   }
-  checks.push_back(std::move(check));
+  return check;
 }
 
-void check_download(const PreflightFacts& facts, std::vector<Check>& checks) {
-  if (!facts.download_bytes) return;
-  auto text = fmt::format("{} before it can begin", mib(*facts.download_bytes));
-  if (facts.down_bits_per_s && *facts.down_bits_per_s > 0) {
-    const double time_s = static_cast<double>(*facts.download_bytes) * 8 / *facts.down_bits_per_s;
-    text += fmt::format(", about {}", seconds_text(time_s));
-  }
-  checks.push_back({"download", Verdict::kOk, text, ""});
+Check check_download(uint64_t bytes, double bits_per_s) {
+  auto text = fmt::format("{} before it can begin", mib(bytes));
+  if (bits_per_s > 0) text += fmt::format(", about {}", seconds_text(static_cast<double>(bytes) * 8 / bits_per_s));
+  return {"download", Verdict::kOk, text, ""};
 }
 
 }  // namespace
 
 std::vector<Check> preflight(const PreflightFacts& facts) {
   std::vector<Check> checks;
-  check_protocol(facts, checks);
-  check_build(facts, checks);
-  check_seed_numbers(facts, checks);
-  check_clock(facts, checks);
-  check_memory(facts, checks);
-  check_disk(facts, checks);
-  check_link(facts, checks);
-  check_speed(facts, checks);
-  check_download(facts, checks);
+  const auto& run = facts.run;
+  if (run) {
+    checks.push_back(check_protocol(facts.protocol, run->protocol));
+    checks.push_back(check_build(facts.build, run->build));
+    if (run->seed_numbers_fault) checks.push_back(check_seed(*run->seed_numbers_fault));
+    checks.push_back(check_clock(run->clock_offset_s, run->round_trip_s / 2));
+  }
+  if (facts.memory_available > 0) checks.push_back(check_memory(facts));
+  if (facts.disk_free > 0) checks.push_back(check_disk(facts.disk_needed, facts.disk_free));
+  if (run) checks.push_back(check_link(*run, facts.compute_s_per_step));
+  if (facts.compute_s_per_step > 0) {
+    const double own_s = std::max(facts.compute_s_per_step, run ? link_seconds(*run) : 0);
+    checks.push_back(check_speed(own_s, run ? run->others_s_per_step : 0));
+  }
+  if (run) checks.push_back(check_download(run->download_bytes, run->down_bits_per_s));
   return checks;
 }
 

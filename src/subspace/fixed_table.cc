@@ -7,12 +7,12 @@
 #include "base/result.h"
 #include "base/rng.h"
 #include "base/sha256.h"
+#include "config/model_spec.h"
 #include "tensor/fill.h"
 
 namespace thinpipe {
 namespace {
 
-constexpr int64_t kCacheBytes = int64_t{256} << 20;
 constexpr int64_t kRowsAtOnce = 1024;  // while hashing
 constexpr int64_t kSampleRows = 256;
 
@@ -20,7 +20,7 @@ constexpr int64_t kSampleRows = 256;
 
 FixedTable::FixedTable(uint64_t seed, int64_t vocab, int64_t d, double anchor_std, const at::TensorOptions& options)
     : seed_(seed), vocab_(vocab), d_(d), anchor_std_(anchor_std), options_(options) {
-  if (vocab * d * static_cast<int64_t>(options.dtype().itemsize()) <= kCacheBytes) cached_ = whole();
+  if (vocab * d * static_cast<int64_t>(options.dtype().itemsize()) <= kMostFixedTableBytes) cached_ = whole();
 }
 
 FixedTable::FixedTable(const at::Tensor& table, const at::TensorOptions& options)

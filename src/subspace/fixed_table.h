@@ -13,7 +13,7 @@ namespace thinpipe {
 
 class FixedTable {
  public:
-  // Small tables (up to 256 MiB) are made once and kept; of larger ones, rows are made when asked for.
+  // Small tables (kMostFixedTableBytes) are made once and kept; of larger ones, rows are made when asked for.
   FixedTable(uint64_t seed, int64_t vocab, int64_t d, double anchor_std, const at::TensorOptions& options);
   // Given as it is: (V, d) float32, the numbers of an imported model.
   FixedTable(const at::Tensor& table, const at::TensorOptions& options);

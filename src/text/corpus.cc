@@ -7,17 +7,39 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/bytes.h"
 #include "text/kjv.h"
-#include "text/utf8.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
+uint8_t byte_at(std::string_view text, size_t index) { return static_cast<uint8_t>(text[index]); }
+
+bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
+
+// The length of the well-formed character at the start of `text`; 0 if there is none.
+size_t character_length(std::string_view text) {
+  const uint8_t lead = byte_at(text, 0);
+  if (lead < 0x80) return 1;
+  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if (!is_continuation(byte_at(text, i))) return 0;
+  }
+  // The second byte alone shows overlong forms, surrogates and code points above U+10FFFF.
+  const uint8_t second = byte_at(text, 1);
+  if (lead == 0xE0 && second < 0xA0) return 0;
+  if (lead == 0xED && second > 0x9F) return 0;
+  if (lead == 0xF0 && second < 0x90) return 0;
+  if (lead == 0xF4 && second > 0x8F) return 0;
+  return length;
+}
+
 constexpr size_t kMaxLineBytes = 64 << 20;
 constexpr size_t kReadBytes = 256 << 10;
 
-// A file in pieces, with the place reached in it for messages.
+// Reads a file in pieces and knows its place in it, for messages.
 class InputFile {
  public:
   explicit InputFile(const fs::path& path) : path_(path), file_(std::fopen(path.c_str(), "rbe")) {
@@ -48,11 +70,10 @@ class InputFile {
   Result<bool> next_line(std::string& line) {
     line.clear();
     for (bool any = false;; any = true) {
-      auto bytes = peek();
-      if (!bytes) return bytes.error();
-      if (bytes.value().empty()) return any;
-      const size_t end = bytes.value().find('\n');
-      const std::string_view part = bytes.value().substr(0, end);
+      const std::string_view bytes = TRY(peek());
+      if (bytes.empty()) return any;
+      const size_t end = bytes.find('\n');
+      const std::string_view part = bytes.substr(0, end);
       if (line.size() + part.size() > kMaxLineBytes) {
         return fault(0, fmt::format("the line is longer than {} MiB", kMaxLineBytes >> 20));
       }
@@ -62,12 +83,12 @@ class InputFile {
     }
   }
 
-  // Text handed out as a document or a line; moves the place in messages behind it.
+  // Called with every text handed out: moves the place that messages name behind it.
   void passed(std::string_view text) {
     passed_bytes_ += text.size();
     passed_lines_ += static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
   }
-  // A fault `offset` bytes behind what has passed.
+  // An error `offset` bytes behind what has passed.
   Error fault(size_t offset, std::string_view what, std::string_view text = {}) const {
     const auto lines = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(offset), '\n');
     return Error{fmt::format("{}: line {} (byte {}): {}", path_.string(),
@@ -89,7 +110,7 @@ class InputFile {
   uint64_t passed_lines_ = 0;
 };
 
-// The string "text" of a JSON object; everything else in it is dropped while parsing, so that it costs no memory.
+// The string "text" of a JSON object. Everything else is dropped while parsing, so it costs no memory.
 std::optional<std::string> text_field(const std::string& line) {
   using Json = nlohmann::json;
   const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
@@ -102,16 +123,40 @@ std::optional<std::string> text_field(const std::string& line) {
   return std::move(text->get_ref<std::string&>());
 }
 
-bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
-
 }  // namespace
+
+size_t valid_utf8_prefix(std::string_view text) {
+  size_t offset = 0;
+  while (offset < text.size()) {
+    const size_t length = character_length(text.substr(offset));
+    if (length == 0) break;
+    offset += length;
+  }
+  return offset;
+}
+
+size_t cut_limit(size_t target) {
+  // Four bytes hold any character, so even the smallest target makes progress without splitting one.
+  return std::max<size_t>(2 * target, 4);
+}
+
+size_t cut_length(std::string_view text, size_t target) {
+  TP_CHECK(!text.empty() && target > 0, "nothing to cut: {} bytes, target {}", text.size(), target);
+  const size_t limit = cut_limit(target);
+  const size_t line_end = text.substr(0, limit).find('\n', target - 1);
+  if (line_end != std::string_view::npos) return line_end + 1;
+  if (text.size() <= limit) return text.size();
+  size_t cut = limit;
+  while (limit - cut < 3 && is_continuation(byte_at(text, cut))) --cut;
+  return is_continuation(byte_at(text, cut)) ? limit : cut;
+}
 
 struct DocumentReader::State {
   std::vector<Corpus::File> files;
   DocumentSizes sizes;
   size_t file_index = 0;
   std::unique_ptr<InputFile> input;  // of files[file_index], once opened
-  std::string rest;                  // read but not handed out: the next documents of the file begin with it
+  std::string rest;                  // read but not handed out: the next document of the file begins with it
 
   // Each fills `document` from the open file, or returns false at its end.
   Result<bool> next_text(std::string& document);
@@ -121,13 +166,12 @@ struct DocumentReader::State {
 };
 
 Result<bool> DocumentReader::State::next_text(std::string& document) {
-  // One byte over the limit tells a text that ends there from one that goes on.
+  // One byte over the limit: it shows whether the text ends there.
   const size_t wanted = cut_limit(sizes.text_bytes) + 1;
   while (rest.size() < wanted) {
-    auto bytes = input->peek();
-    if (!bytes) return bytes.error();
-    if (bytes.value().empty()) break;
-    const std::string_view part = bytes.value().substr(0, wanted - rest.size());
+    const std::string_view bytes = TRY(input->peek());
+    if (bytes.empty()) break;
+    const std::string_view part = bytes.substr(0, wanted - rest.size());
     rest += part;
     input->consume(part.size());
   }
@@ -135,7 +179,7 @@ Result<bool> DocumentReader::State::next_text(std::string& document) {
   const size_t length = cut_length(rest, sizes.text_bytes);
   document.assign(rest, 0, length);
   rest.erase(0, length);
-  if (auto status = input->check_utf8(document); !status) return status.error();
+  TRY(input->check_utf8(document));
   input->passed(document);
   return true;
 }
@@ -143,9 +187,9 @@ Result<bool> DocumentReader::State::next_text(std::string& document) {
 Result<bool> DocumentReader::State::next_jsonl(std::string& document) {
   std::string line;
   while (rest.empty()) {
-    auto more = input->next_line(line);
-    if (!more || !more.value()) return more;
-    if (auto status = input->check_utf8(line); !status) return status.error();
+    const bool more = TRY(input->next_line(line));
+    if (!more) return false;
+    TRY(input->check_utf8(line));
     if (line.find_first_not_of(" \t\r") != std::string::npos) {
       auto text = text_field(line);
       if (!text) return input->fault(0, "not a JSON object with a string \"text\"");
@@ -164,10 +208,9 @@ Result<bool> DocumentReader::State::next_chapter(std::string& document) {
   std::string line;
   document.clear();
   while (true) {
-    auto more = input->next_line(line);
-    if (!more) return more;
-    if (!more.value()) return !document.empty();
-    if (auto status = input->check_utf8(line); !status) return status.error();
+    const bool more = TRY(input->next_line(line));
+    if (!more) return !document.empty();
+    TRY(input->check_utf8(line));
     input->passed(line);
     input->passed("\n");
     if (line.empty() && !document.empty()) return true;
@@ -212,7 +255,7 @@ std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder, std::strin
   fs::recursive_directory_iterator entry(folder, code);
   // Linked folders are not entered: a link to a parent would never end.
   for (; !code && entry != fs::recursive_directory_iterator(); entry.increment(code)) {
-    if (is_hidden(entry->path())) {
+    if (entry->path().filename().string().starts_with('.')) {
       entry.disable_recursion_pending();
     } else if (std::error_code ignored; entry->is_regular_file(ignored)) {
       names.push_back(entry->path().lexically_relative(folder).generic_string());
@@ -260,9 +303,8 @@ DocumentReader Corpus::read(DocumentSizes sizes) const {
 }
 
 void ContentHash::add(std::string_view document) {
-  char length[8];
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(document.size() >> (8 * i) & 0xFF);
-  hash_.update({length, sizeof length});
+  const auto length = le_bytes<uint64_t>(document.size());
+  hash_.update({length.data(), length.size()});
   hash_.update(document);
 }
 

@@ -1,11 +1,13 @@
-// Where text enters: a source named by data.corpus, read as a stream of documents. Only one document is in memory at a
-// time, so a corpus may be far larger than the machine's memory.
+// Where text enters: a source named by data.corpus, read as a stream of documents, and the rules of UTF-8 by which text
+// is checked and cut. Only one document is in memory at a time, so a corpus may be far larger than the machine's
+// memory.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -13,13 +15,25 @@
 
 namespace thinpipe {
 
-// How long a document may get before it is cut (utf8.h says where); a later part is a document of its own.
+// The offset of the first byte that is not part of well-formed UTF-8 (Unicode 15, table 3-7: no surrogates, no overlong
+// forms, nothing above U+10FFFF); text.size() if all of it is valid.
+size_t valid_utf8_prefix(std::string_view text);
+
+// The longest piece that cut_length() takes if it finds no line end.
+size_t cut_limit(size_t target);
+
+// How much of non-empty `text` to take as the next piece: up to and including the first line end at or after `target`
+// bytes. If there is none within cut_limit(target) bytes: up to the last character that fits. At least one byte. The
+// text may be shorter than the limit only if nothing follows it.
+size_t cut_length(std::string_view text, size_t target);
+
+// How long a document may be before cut_length() cuts it; each part is a document.
 struct DocumentSizes {
-  size_t text_bytes = 32 << 10;    // of a plain text file, which has no documents of its own
+  size_t text_bytes = 32 << 10;    // of a plain text file, which is one long text
   size_t jsonl_bytes = 256 << 10;  // of a .jsonl line; bounds what the tokenizer must hold at once
 };
 
-// Reads the documents of one Corpus in order; one thread.
+// Reads the documents of one Corpus in order. One thread at a time.
 class DocumentReader {
  public:
   ~DocumentReader();
@@ -40,12 +54,11 @@ class DocumentReader {
 class Corpus {
  public:
   // "kjv" (one document per chapter), or the path of a UTF-8 text file, a .jsonl file (one document per line, its field
-  // "text"), or a folder of both, taken in the order of their paths without hidden ones. Throws UserError when there is
-  // nothing to read there, in which `named` is what the source was given as; what is in the files is checked when it is
-  // read.
+  // "text"), or a folder of both, read in the order of their paths, without hidden ones. Throws UserError if there is
+  // nothing to read; the message calls the source `named`. What is in the files is checked when it is read.
   static Corpus open(const std::string& source, std::string_view named = "data.corpus");
 
-  // Any number may read at once, each from the start.
+  // Any number of readers may read at once, each from the start.
   DocumentReader read(DocumentSizes sizes = {}) const;
 
   const std::string& source() const { return source_; }

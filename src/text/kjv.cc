@@ -10,7 +10,7 @@
 namespace thinpipe {
 namespace {
 
-// A fixed command: nothing a person typed reaches the shell.
+// A fixed command: nothing that a user typed reaches the shell.
 constexpr const char* kCommand = "bible -f 'Gen1:1-Rev22:21' </dev/null 2>/dev/null";
 constexpr size_t kListingLimit = 64 << 20;
 constexpr int kShellNotFound = 127;
@@ -47,7 +47,7 @@ std::string_view chapter_of(std::string_view line) {
   return reference.substr(0, colon);
 }
 
-// Every verse's line, and the empty one after each chapter.
+// A line for each verse, and an empty one after each chapter.
 bool looks_complete(std::string_view text) {
   return std::count(text.begin(), text.end(), '\n') == static_cast<ptrdiff_t>(kKjvVerses + kKjvChapters) &&
          text.ends_with("\n\n");
@@ -66,7 +66,7 @@ Result<std::string> kjv_text_from_listing(std::string_view listing) {
     const std::string_view line_chapter = chapter_of(line);
     const size_t space = line.find(' ');
     if (line_chapter.empty() || space == std::string_view::npos) {
-      return Error{fmt::format("the listing of 'bible' has a line that is no verse: '{}'", line.substr(0, 60))};
+      return Error{fmt::format("the listing of 'bible' has a line that is not a verse: '{}'", line.substr(0, 60))};
     }
     if (line_chapter != chapter) {
       if (chapters > 0) text += '\n';
@@ -88,11 +88,7 @@ Result<std::string> kjv_text_from_listing(std::string_view listing) {
 std::filesystem::path kjv_file() {
   const std::filesystem::path folder = data_dir() / "corpora";
   std::filesystem::path path = folder / "kjv.txt";
-  std::error_code code;
-  if (std::filesystem::exists(path, code)) {
-    const auto cached = read_file(path);
-    if (cached && looks_complete(cached.value())) return path;
-  }
+  if (const auto cached = read_file(path); cached && looks_complete(cached.value())) return path;
   auto text = kjv_text_from_listing(run_bible());
   if (!text) throw UserError("data.corpus = \"kjv\": " + text.error().message);
   make_directories(folder).take();

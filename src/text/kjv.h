@@ -13,12 +13,12 @@ namespace thinpipe {
 inline constexpr size_t kKjvChapters = 1189;
 inline constexpr size_t kKjvVerses = 31102;
 
-// Turns what `bible -f` prints ("Ge1:1 In the beginning ...") into text: one verse per line without its reference, an
-// empty line after every chapter. An error unless it is all 31102 verses of all 1189 chapters.
+// Turns the output of `bible -f` ("Ge1:1 In the beginning ...") into text: one verse per line without its reference, an
+// empty line after every chapter. An error unless it has all 31102 verses in 1189 chapters.
 Result<std::string> kjv_text_from_listing(std::string_view listing);
 
-// The path of that text, data_dir()/corpora/kjv.txt; printed and written by the first call, checked by the later ones.
-// Throws UserError when the program is missing or prints anything else.
+// The path of that text, data_dir()/corpora/kjv.txt. Written if it is not there or not whole. Throws UserError if the
+// program is missing or prints anything else.
 std::filesystem::path kjv_file();
 
 }  // namespace thinpipe

@@ -1,28 +1,43 @@
 #include "text/prepare.h"
 
-#include <chrono>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
 #include <optional>
+#include <span>
+#include <thread>
+#include <vector>
 
 #include "base/files.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "base/units.h"
 #include "text/corpus.h"
-#include "text/document_split.h"
-#include "text/encode_corpus.h"
-#include "text/preparation_state.h"
-#include "text/token_shard.h"
+#include "text/shards.h"
+#include "text/split.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_training.h"
+#include "text/word_encoder.h"
 #include "text/work_folder.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
-// Raised whenever the same settings and text would give other files: split, cutting, tokenizer training, formats.
+// Raise it whenever the same settings and text would give other files: split, cutting, tokenizer training, formats.
 constexpr int kPreparationVersion = 1;
-// What was interrupted so long ago, for whatever corpus, is removed when the next one is made.
-constexpr auto kUnfinishedKeptFor = std::chrono::days(14);
+
+// sentencepiece takes some 55 bytes for every byte of a document while it works on it: 15 MB a thread for the longest
+// possible document (DocumentSizes). This bounds memory on a machine with many cores.
+constexpr unsigned kMaxThreads = 8;
+constexpr uint64_t kBatchBytesPerThread = 1 << 20;
+
+constexpr Duration kLiveEvery = std::chrono::milliseconds(100);
+constexpr Duration kPlainEvery = std::chrono::seconds(5);
+constexpr Duration kLeastMeasured = std::chrono::milliseconds(500);  // a rate over less means nothing
 
 void report(const PrepareProgress& progress, std::string_view phase, uint64_t done_bytes, uint64_t total_bytes) {
   if (progress) progress(phase, done_bytes, total_bytes);
@@ -63,11 +78,11 @@ Tokenizer train_on_training_documents(const Corpus& corpus, const Survey& survey
   uint64_t bytes = 0;
   const DocumentSource next_training_document = [&](std::string& document) -> Result<bool> {
     while (true) {
-      auto more = reader.next(document);
-      if (!more || !more.value()) return more;
+      const bool more = TRY(reader.next(document));
+      if (!more) return false;
       bytes += document.size();
       report(progress, "training the tokenizer", bytes, survey.bytes);
-      // The source may have grown since it was surveyed; the hash of the last pass refuses it, not this one.
+      // The source may have grown since the survey; encode_corpus() finds that by the hash.
       if (index++ < survey.split.documents() && !survey.split.is_val(index - 1)) return true;
     }
   };
@@ -75,118 +90,126 @@ Tokenizer train_on_training_documents(const Corpus& corpus, const Survey& survey
   return Tokenizer::parse(std::move(model), "the tokenizer just trained").take();
 }
 
-// One preparation under its lock. The references outlive it.
-struct Job {
-  const DataConfig& data;
-  const Corpus& corpus;
-  const Survey& survey;
-  const std::string& key;
-  const PrepareProgress& progress;
-  const PrepareTuning& tuning;
-};
-
-// Where it stands: the tokenizer, and how much is in the shards.
-struct Begun {
-  Tokenizer tokenizer;
-  PreparationState state;
-};
-
-// What an interrupted process has left, if it is whole and of this preparation.
-Result<Begun> find_begun(const Job& job, const fs::path& folder, const std::optional<Tokenizer>& given) {
-  auto state = read_preparation_state(folder / "progress.json", job.key);
-  if (!state) return state.error();
-  auto tokenizer = Tokenizer::load(folder / "tokenizer.model");
-  if (!tokenizer) return tokenizer.error();
-  const std::string& model = tokenizer.value().model();
-  if (sha256_hex(model) != state.value().tokenizer_sha256 || (given && given->model() != model)) {
-    return Error{fmt::format("{} is not the one the preparation began with", (folder / "tokenizer.model").string())};
+// -sum p ln p over the tokens that occur, in nats. Rounded to 1e-6, so that the last bit of a machine's log() is not
+// part of the corpus's identity.
+double unigram_entropy(std::span<const uint64_t> counts) {
+  uint64_t total = 0;
+  for (const uint64_t count : counts) total += count;
+  double entropy = 0;
+  for (const uint64_t count : counts) {
+    if (count == 0) continue;
+    const double share = static_cast<double>(count) / static_cast<double>(total);
+    entropy -= share * std::log(share);
   }
-  return Begun{std::move(tokenizer.value()), std::move(state.value())};
+  return std::round(entropy * 1e6) / 1e6;
 }
 
-Begun begin(const Job& job, const WorkFolder& work, std::optional<Tokenizer> given) {
-  work.clear_except({}).take();
-  Tokenizer tokenizer =
-      given ? std::move(*given) : train_on_training_documents(job.corpus, job.survey, job.data.vocab, job.progress);
-  PreparationState state{job.key, sha256_hex(tokenizer.model()), {}, {}};
-  write_file_atomically(work.path() / "tokenizer.model", tokenizer.model()).take();
-  // For people who look into the cache; no part of the identity.
-  write_file_atomically(work.path() / "source.txt", job.data.corpus + '\n').take();
-  write_preparation_state(work.path() / "progress.json", state).take();
-  return Begun{std::move(tokenizer), std::move(state)};
+// The ids of each document, begin-of-text first, in the order of the documents. Uses one thread per encoder. Throws
+// what the first document that fails throws.
+std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, std::span<WordEncoder> encoders,
+                                                   std::span<const std::string> documents) {
+  std::vector<std::vector<int32_t>> ids(documents.size());
+  std::vector<std::exception_ptr> failures(documents.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&](WordEncoder& encoder) {
+    for (size_t i = next++; i < documents.size(); i = next++) {
+      try {
+        ids[i].push_back(tokenizer.bos());
+        encoder.append(documents[i], ids[i]);
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const size_t helping = std::min(encoders.size(), documents.size());
+    for (size_t i = 1; i < helping; ++i) helpers.emplace_back([&, i] { work(encoders[i]); });
+    work(encoders[0]);
+  }
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return ids;
 }
 
-// From there to the manifest.
-void complete(const Job& job, WorkFolder& work, const Begun& begun, CorpusEncoder& encoder) {
-  if (!encoder.run(job.corpus, job.survey)) {
-    work.drop();
-    throw UserError(fmt::format("data.corpus = \"{}\" changed while it was read; try again", job.data.corpus));
+// A shard in the making, with what the manifest will say about it.
+struct Split {
+  fs::path path;
+  TokenShardWriter shard;
+  SplitManifest manifest;
+
+  Split(const fs::path& file, int64_t vocab) : path(file), shard(TokenShardWriter::create(file, vocab).take()) {}
+
+  void append(std::string_view document, std::span<const int32_t> ids) {
+    shard.append(ids).take();
+    manifest.documents += 1;
+    manifest.text_bytes += document.size();
   }
+  void finish() {
+    shard.finish().take();
+    manifest.tokens = shard.tokens();
+    manifest.sha256 = sha256_of_file(path).take();
+  }
+};
+
+// The long part: tokenises every document into train.bin or val.bin in `folder`, batch by batch, and returns the
+// manifest. Throws UserError, also if the corpus is no longer the one that was surveyed.
+Manifest encode_corpus(const Corpus& corpus, const Survey& survey, const Tokenizer& tokenizer, const fs::path& folder,
+                       const PrepareProgress& progress, unsigned threads) {
+  Split train(folder / "train.bin", tokenizer.vocab());
+  Split val(folder / "val.bin", tokenizer.vocab());
+  if (threads == 0) threads = std::thread::hardware_concurrency();
+  std::vector<WordEncoder> encoders(std::clamp(threads, 1U, kMaxThreads), WordEncoder(tokenizer));
+  std::vector<std::string> batch;
+  uint64_t first_of_batch = 0;
+  uint64_t batch_bytes = 0;
+  const auto write_batch = [&] {
+    const auto ids = encode_documents(tokenizer, encoders, batch);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      (survey.split.is_val(first_of_batch + i) ? val : train).append(batch[i], ids[i]);
+      report(progress, "tokenizing", train.manifest.text_bytes + val.manifest.text_bytes, survey.bytes);
+    }
+    first_of_batch += batch.size();
+    batch.clear();
+    batch_bytes = 0;
+  };
+
+  DocumentReader reader = corpus.read(survey.sizes);
+  ContentHash hash;
+  std::string document;
+  for (uint64_t index = 0; reader.next(document).take() && index < survey.split.documents(); ++index) {
+    hash.add(document);
+    batch_bytes += document.size();
+    batch.push_back(std::move(document));
+    if (batch_bytes >= kBatchBytesPerThread * encoders.size()) write_batch();
+  }
+  write_batch();
+  if (hash.hex() != survey.content_sha256) {
+    throw UserError(fmt::format("data.corpus = \"{}\" changed while it was read; try again", corpus.source()));
+  }
+  train.finish();
+  val.finish();
   Manifest manifest;
-  manifest.content_sha256 = job.survey.content_sha256;
-  manifest.tokenizer_sha256 = begun.state.tokenizer_sha256;
-  manifest.vocab = begun.tokenizer.vocab();
-  manifest.val_fraction = job.data.val_fraction;
-  encoder.finish(manifest);
-  write_file_atomically(work.path() / "manifest.json", manifest_text(manifest)).take();
+  manifest.content_sha256 = survey.content_sha256;
+  manifest.tokenizer_sha256 = sha256_hex(tokenizer.model());
+  manifest.vocab = tokenizer.vocab();
+  manifest.train = train.manifest;
+  manifest.val = val.manifest;
+  manifest.train_unigram_entropy = unigram_entropy(train.shard.counts());
+  return manifest;
 }
 
-// The folder, unless its name has come to another corpus's files.
+// The folder, if it is whole and holds this corpus.
 Result<PreparedCorpus> find_same(const fs::path& folder, const std::string& content_sha256) {
-  auto found = open_prepared(folder);
-  if (found && found.value().manifest.content_sha256 != content_sha256) {
+  auto found = TRY(open_prepared(folder));
+  if (found.manifest.content_sha256 != content_sha256) {
     return Error{fmt::format("{} is of another corpus", folder.string())};
   }
   return found;
 }
 
-// Leaves a whole prepared corpus in the work folder, going on with what is there.
-void make(const Job& job, WorkFolder& work, std::optional<Tokenizer> given) {
-  if (find_same(work.path(), job.survey.content_sha256)) return;  // only its name was missing
-  if (const auto left = find_begun(job, work.path(), given)) {
-    auto encoder =
-        CorpusEncoder::open(left.value().tokenizer, work.path(), left.value().state, job.tuning, job.progress);
-    if (encoder) return complete(job, work, left.value(), *encoder.value());
-    log_warn("preparing from the beginning: {}", encoder.error().message);
-  }
-  const Begun begun = begin(job, work, std::move(given));
-  const auto encoder = CorpusEncoder::open(begun.tokenizer, work.path(), begun.state, job.tuning, job.progress).take();
-  complete(job, work, begun, *encoder);
-}
-
-Status check_shard(const fs::path& path, const SplitManifest& split) {
-  auto shard = TokenShard::open(path);
-  if (!shard) return shard.error();
-  if (shard.value().size() == split.tokens) return {};
-  return Error{
-      fmt::format("{} has {} tokens, its manifest says {}", path.string(), shard.value().size(), split.tokens)};
-}
-
 }  // namespace
-
-Result<PreparedCorpus> open_prepared(const fs::path& folder) {
-  PreparedCorpus corpus;
-  corpus.folder = folder;
-  corpus.tokenizer = folder / "tokenizer.model";
-  corpus.train = folder / "train.bin";
-  corpus.val = folder / "val.bin";
-  const fs::path manifest_path = folder / "manifest.json";
-  auto text = read_file(manifest_path);
-  if (!text) return text.error();
-  auto manifest = parse_manifest(text.value(), manifest_path.string());
-  if (!manifest) return manifest.error();
-  corpus.manifest = manifest.value();
-  corpus.vocab = corpus.manifest.vocab;
-  corpus.id = sha256_hex(text.value());
-  auto model = read_file(corpus.tokenizer);
-  if (!model) return model.error();
-  if (sha256_hex(model.value()) != corpus.manifest.tokenizer_sha256) {
-    return Error{fmt::format("{} is not the one its manifest names", corpus.tokenizer.string())};
-  }
-  if (auto status = check_shard(corpus.train, corpus.manifest.train); !status) return status.error();
-  if (auto status = check_shard(corpus.val, corpus.manifest.val); !status) return status.error();
-  return corpus;
-}
 
 std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress& progress) {
   check_fraction(data);
@@ -196,34 +219,80 @@ std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress
 }
 
 PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root, const PrepareProgress& progress,
-                              const PrepareTuning& tuning) {
+                              unsigned threads) {
   check_fraction(data);
-  std::optional<Tokenizer> given = load_given_tokenizer(data);
+  std::optional<Tokenizer> tokenizer = load_given_tokenizer(data);
   const Corpus corpus = Corpus::open(data.corpus);
   const Survey survey = survey_with_progress(data, corpus, progress);
-  const fs::path parent = cache_root / "prepared";
-  const std::string key = cache_key(data, survey, given);
-  if (auto found = find_same(parent / key, survey.content_sha256)) return found.value();
+  const fs::path target = cache_root / "prepared" / cache_key(data, survey, tokenizer);
+  if (auto found = find_same(target, survey.content_sha256)) return found.value();
 
-  make_directories(parent).take();
-  const FileLock lock = FileLock::acquire(lock_of(parent / key), [&] {
+  make_directories(target.parent_path()).take();
+  const FileLock lock = FileLock::acquire(lock_of(target), [&] {
                           report(progress, "waiting for another process that prepares this corpus", 0, 0);
                         }).take();
   // It may have been made while we waited. A damaged one is made again: it is a cache.
-  const auto found = find_same(parent / key, survey.content_sha256);
+  const auto found = find_same(target, survey.content_sha256);
   if (found) return found.value();
-  if (std::error_code code; fs::exists(parent / key, code)) {
+  if (std::error_code code; fs::exists(target, code)) {
     log_warn("preparing the corpus again: {}", found.error().message);
   }
-  remove_unfinished(parent, fs::file_time_type::clock::now() - kUnfinishedKeptFor);
-  WorkFolder work = WorkFolder::open(parent / key).take();
-  // A text that takes no time to do again is not worth a folder somebody may have to wonder about.
-  if (survey.bytes >= tuning.durable_every_bytes) work.keep();
-  make({data, corpus, survey, key, progress, tuning}, work, std::move(given));
-  // Only now: until the manifest is there, this is what an interrupted preparation goes on from.
-  work.clear_except({"manifest.json", "tokenizer.model", "train.bin", "val.bin", "source.txt"}).take();
+  remove_abandoned_work(target.parent_path());
+  WorkFolder work = WorkFolder::create(target).take();
+  if (!tokenizer) tokenizer = train_on_training_documents(corpus, survey, data.vocab, progress);
+  write_file_atomically(work.path() / "tokenizer.model", tokenizer->model()).take();
+  // Shown by `thinpipe data list`; not part of the identity.
+  write_file_atomically(work.path() / "source.txt", data.corpus + '\n').take();
+  Manifest manifest = encode_corpus(corpus, survey, *tokenizer, work.path(), progress, threads);
+  manifest.val_fraction = data.val_fraction;
+  write_file_atomically(work.path() / "manifest.json", manifest_text(manifest)).take();
   work.publish().take();
-  return open_prepared(parent / key).take();
+  return open_prepared(target).take();
+}
+
+PrepareLine::~PrepareLine() {
+  if (!up_) return;
+  fmt::print(out_, "\r\033[K");
+  std::fflush(out_);
+}
+
+std::string PrepareLine::line(uint64_t done_bytes, uint64_t total_bytes) const {
+  std::string text = phase_;
+  const auto megabytes = [](uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  if (total_bytes > 0) {
+    text += fmt::format(" {:.1f} of {:.1f} MB", megabytes(done_bytes), megabytes(total_bytes));
+  } else if (done_bytes > 0) {
+    text += fmt::format(" {:.1f} MB", megabytes(done_bytes));
+  }
+  const Duration took = clock_.now() - phase_start_;
+  if (took < kLeastMeasured || done_bytes <= first_bytes_) return text;
+  const double rate = megabytes(done_bytes - first_bytes_) / seconds(took);
+  text += fmt::format(", {:.1f} MB/s", rate);
+  if (total_bytes > done_bytes) {
+    const auto left = std::chrono::seconds(static_cast<int64_t>(megabytes(total_bytes - done_bytes) / rate) + 1);
+    text += fmt::format(", {} left", format_duration(left));
+  }
+  return text;
+}
+
+void PrepareLine::operator()(std::string_view phase, uint64_t done_bytes, uint64_t total_bytes) {
+  const TimePoint now = clock_.now();
+  const bool begins = phase != phase_;
+  if (begins) {
+    phase_ = phase;
+    first_bytes_ = done_bytes;
+    phase_start_ = now;
+  } else if (now - last_print_ < (live_ ? kLiveEvery : kPlainEvery)) {
+    return;
+  }
+  last_print_ = now;
+  if (live_) {
+    fmt::print(out_, "\r\033[Kdata: {}", line(done_bytes, total_bytes));
+    up_ = true;
+  } else {
+    fmt::print(out_, "data: {}\n", begins ? phase_ : line(done_bytes, total_bytes));
+  }
+  std::fflush(out_);
 }
 
 }  // namespace thinpipe

@@ -8,8 +8,8 @@
 namespace thinpipe {
 namespace {
 
-// Far more than the four that make a Feistel network a pseudorandom permutation: the small domains of small corpora
-// mix worse per round.
+// More than the four that make a Feistel network a pseudorandom permutation, because the small domains of small corpora
+// mix less in each round.
 constexpr uint64_t kRounds = 8;
 
 }  // namespace
@@ -46,7 +46,8 @@ uint64_t KeyedPermutation::operator()(uint64_t index) const {
   TP_CHECK(index < size_, "index {} of a permutation of {}", index, size_);
   const CounterRng rng(seed_, stream_);
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
-  // The network permutes at most four times `size` values; from inside, the walk returns inside within one cycle.
+  // The network permutes at most four times `size` values. Starting below size, it comes back below size within one
+  // cycle.
   do {
     uint64_t left = index >> half_bits_;
     uint64_t right = index & mask;
@@ -66,7 +67,7 @@ TrainSampler::TrainSampler(std::string_view corpus_id, uint64_t seed, uint64_t w
 }
 
 uint64_t TrainSampler::window(uint64_t sample_id) const {
-  // Seed, corpus and epoch must all matter: the first keys the network, a draw from the others numbers its stream.
+  // The seed keys the network; corpus and epoch choose its stream.
   const uint64_t stream = CounterRng(corpus_, "training epoch").bits64(epoch(sample_id));
   return KeyedPermutation(seed_, stream, windows_)(sample_id % windows_);
 }

@@ -1,12 +1,12 @@
 // Which tokens a training sample holds: a pure function of (corpus, seed, sample number), with no state to save and no
-// permutation in memory, so that any stage, after any restart, finds the same sample by its number alone.
+// permutation in memory. So any stage, after any restart, finds the same sample by its number alone.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
 
-#include "text/token_shard.h"
+#include "text/shards.h"
 
 namespace thinpipe {
 
@@ -14,14 +14,15 @@ namespace thinpipe {
 // tokens [w T, w T + T], T + 1 of them: inputs and, shifted by one, targets.
 uint64_t window_count(uint64_t tokens, int64_t seq_len);
 
-// window_count(), or UserError naming train.seq_len and what would fit if there is not even one. `split` is "training"
-// or "validation".
+// window_count(). Throws UserError if it is 0; the message names train.seq_len and what would fit. `split` is
+// "training" or "validation".
 uint64_t require_windows(uint64_t tokens, int64_t seq_len, std::string_view split);
 
-// Fills out (T + 1) with window `window`, which must exist. An error when the disk fails.
+// Fills out (T + 1) with window `window`, which must exist. An error if the disk fails.
 Status read_window(const TokenShard& shard, uint64_t window, std::span<int32_t> out);
 
-// A bijection of [0, size): a balanced Feistel network over the next even number of bits, walked until it lands inside.
+// A bijection of [0, size): a balanced Feistel network over the next even number of bits, applied until the result is
+// below size.
 // Sizes from 1 to 2^62.
 class KeyedPermutation {
  public:
@@ -35,8 +36,8 @@ class KeyedPermutation {
   int half_bits_;
 };
 
-// Training order: every epoch visits each window once, in an order of its own. Validation needs none: its windows are
-// read from 0 up.
+// The training order: every epoch visits each window once, in a different order. Validation needs none: it reads its
+// windows from 0 up.
 class TrainSampler {
  public:
   // corpus_id: PreparedCorpus::id. windows > 0.

@@ -1,11 +1,11 @@
-// The loadable module around sentencepiece (sentencepiece_api.h says why). Nothing else of ours is in it.
+// The loadable module around sentencepiece (sentencepiece_module.h says why). It holds nothing else.
+#include "text/sentencepiece_module.h"
+
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
 #include <type_traits>
 #include <unordered_map>
-
-#include "text/sentencepiece_api.h"
 
 namespace thinpipe {
 namespace {

@@ -1,8 +1,235 @@
 #include "text/tokenizer.h"
 
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <sstream>
+
+#include "base/bytes.h"
 #include "base/files.h"
 
 namespace thinpipe {
+namespace {
+
+// Where the module may be: beside an installed program, wherever its tree was moved to (bin/ -> lib/thinpipe/ or
+// Debian's lib/<architecture>/thinpipe/). Programs in the build folder also look where the build left it. Installed
+// programs do not, because that path may belong to somebody else by then.
+std::vector<std::filesystem::path> module_places() {
+  std::vector<std::filesystem::path> places;
+  std::error_code code, ignored;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", code);
+  std::istringstream folders(THINPIPE_SENTENCEPIECE_FOLDERS);
+  for (std::string folder; !code && std::getline(folders, folder, ':');) {
+    const auto place = program.parent_path().parent_path() / folder / THINPIPE_SENTENCEPIECE_NAME;
+    if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
+  }
+  const auto in_build = program.lexically_relative(std::filesystem::weakly_canonical(THINPIPE_BUILD_FOLDER, ignored));
+  if (code || (!in_build.empty() && *in_build.begin() != "..")) places.emplace_back(THINPIPE_SENTENCEPIECE_BUILT);
+  return places;
+}
+
+std::filesystem::path find_module() {
+  std::string looked;
+  for (const auto& place : module_places()) {
+    std::error_code ignored;
+    if (std::filesystem::exists(place, ignored)) return place;
+    looked += fmt::format("{}{}", looked.empty() ? "" : ", ", place.parent_path().string());
+  }
+  throw UserError(fmt::format("there is no {}, the tokenizer module, in {}; build or install thinpipe again",
+                              THINPIPE_SENTENCEPIECE_NAME, looked));
+}
+
+const SentencePieceApi* load_module() {
+  int flags = RTLD_NOW | RTLD_LOCAL;
+#ifndef THINPIPE_SANITIZED
+  flags |= RTLD_DEEPBIND;  // sanitizers refuse it; their builds tokenise only in programs without libtorch
+#endif
+  const auto path = find_module();
+  void* module = ::dlopen(path.c_str(), flags);
+  if (module == nullptr) throw UserError(fmt::format("cannot load the tokenizer module: {}", ::dlerror()));
+  using Entry = const SentencePieceApi* (*)();
+  const auto entry = reinterpret_cast<Entry>(::dlsym(module, "thinpipe_sentencepiece"));
+  TP_CHECK(entry != nullptr, "{} has no entry point", path.string());
+  return entry();
+}
+
+enum class Wire : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+struct Field {
+  uint32_t number = 0;
+  Wire wire = Wire::kVarint;
+  uint64_t value = 0;      // of a number
+  std::string_view bytes;  // of a text or a message
+};
+
+// The fields of one message, one after the other.
+class FieldReader {
+ public:
+  explicit FieldReader(std::string_view message) : rest_(message) {}
+
+  bool at_end() const { return rest_.empty(); }
+
+  // False if the bytes are not a field.
+  bool next(Field& field) {
+    uint64_t key = 0;
+    if (!varint(key) || key >> 3 == 0 || key >> 3 > 0x1FFFFFFF) return false;
+    field = {};
+    field.number = static_cast<uint32_t>(key >> 3);
+    field.wire = static_cast<Wire>(key & 7);
+    switch (field.wire) {
+      case Wire::kVarint:
+        return varint(field.value);
+      case Wire::kFixed64:
+        return fixed<uint64_t>(field.value);
+      case Wire::kFixed32:
+        return fixed<uint32_t>(field.value);
+      case Wire::kBytes: {
+        uint64_t length = 0;
+        if (!varint(length) || length > rest_.size()) return false;
+        field.bytes = rest_.substr(0, length);
+        rest_.remove_prefix(length);
+        return true;
+      }
+    }
+    return false;  // groups, and numbers the format does not have
+  }
+
+ private:
+  bool varint(uint64_t& value) {
+    value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+      if (rest_.empty()) return false;
+      const auto byte = static_cast<uint8_t>(rest_.front());
+      rest_.remove_prefix(1);
+      if (shift == 63 && byte > 1) return false;
+      value |= uint64_t{byte & 0x7FU} << shift;
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+
+  template <class T>
+  bool fixed(uint64_t& value) {
+    if (rest_.size() < sizeof(T)) return false;
+    value = get_le<T>(rest_);
+    rest_.remove_prefix(sizeof(T));
+    return true;
+  }
+
+  std::string_view rest_;
+};
+
+// Hands every field to `take`, which returns whether its wire type and value are possible.
+Status read_message(std::string_view message, std::string_view name, const std::function<bool(const Field&)>& take) {
+  FieldReader reader(message);
+  Field field;
+  while (!reader.at_end()) {
+    if (!reader.next(field)) return Error{fmt::format("{} is cut short or not a protobuf message", name)};
+    if (!take(field)) return Error{fmt::format("{} has a field {} that it cannot have", name, field.number)};
+  }
+  return {};
+}
+
+bool take_flag(const Field& field, bool& flag) {
+  flag = field.value != 0;
+  return field.wire == Wire::kVarint;
+}
+
+// The field numbers are those of sentencepiece_model.proto, a stable format.
+Status read_piece(std::string_view message, std::vector<Piece>& pieces) {
+  Piece piece;
+  auto status = read_message(message, fmt::format("piece {}", pieces.size()), [&](const Field& field) {
+    switch (field.number) {
+      case 1:
+        piece.text = field.bytes;
+        return field.wire == Wire::kBytes;
+      case 2:
+        piece.score = std::bit_cast<float>(static_cast<uint32_t>(field.value));
+        return field.wire == Wire::kFixed32;
+      case 3:
+        if (field.value < 1 || field.value > 6) return false;
+        piece.type = static_cast<PieceType>(field.value - 1);
+        return field.wire == Wire::kVarint;
+      default:
+        return true;
+    }
+  });
+  if (status) pieces.push_back(std::move(piece));
+  return status;
+}
+
+Status read_trainer_spec(std::string_view message, TokenizerFacts& facts) {
+  return read_message(message, "the trainer's specification", [&](const Field& field) {
+    switch (field.number) {
+      case 3:
+        facts.bpe = field.value == 2;
+        return field.wire == Wire::kVarint;
+      case 24:
+        return take_flag(field, facts.whitespace_as_suffix);
+      case 35:
+        return take_flag(field, facts.byte_fallback);
+      default:
+        return true;
+    }
+  });
+}
+
+Status read_normalizer_spec(std::string_view message, TokenizerFacts& facts) {
+  return read_message(message, "the normaliser's specification", [&](const Field& field) {
+    switch (field.number) {
+      case 1:
+        facts.normalizer = field.bytes;
+        return field.wire == Wire::kBytes;
+      case 2:
+        facts.has_normalizer_rules = !field.bytes.empty();
+        return field.wire == Wire::kBytes;
+      case 3:
+        return take_flag(field, facts.add_dummy_prefix);
+      case 4:
+        return take_flag(field, facts.remove_extra_whitespaces);
+      case 5:
+        return take_flag(field, facts.escape_whitespaces);
+      default:
+        return true;
+    }
+  });
+}
+
+}  // namespace
+
+const SentencePieceApi& sentencepiece_api() {
+  static const SentencePieceApi* const api = load_module();
+  return *api;
+}
+
+Result<ModelProto> parse_model_proto(std::string_view model) {
+  ModelProto proto;
+  Status inner;
+  const auto status = read_message(model, "the model", [&](const Field& field) {
+    if (field.number == 1) {
+      inner = read_piece(field.bytes, proto.pieces);
+    } else if (field.number == 2) {
+      inner = read_trainer_spec(field.bytes, proto.facts);
+    } else if (field.number == 3) {
+      inner = read_normalizer_spec(field.bytes, proto.facts);
+    } else if (field.number == 5) {
+      TokenizerFacts decoding;
+      inner = read_normalizer_spec(field.bytes, decoding);
+      proto.facts.has_denormalizer_rules = decoding.has_normalizer_rules;
+    } else {
+      return true;
+    }
+    return inner.ok() && field.wire == Wire::kBytes;
+  });
+  if (!inner) return inner.error();
+  if (!status) return status.error();
+  for (size_t id = 0; id < proto.pieces.size(); ++id) {
+    if (proto.pieces[id].type == PieceType::kUnknown) proto.facts.unknown = static_cast<int32_t>(id);
+  }
+  return proto;
+}
 
 Tokenizer::Tokenizer(std::unique_ptr<PieceModel> pieces, ModelProto proto, std::string model, std::string name)
     : pieces_(std::move(pieces)),
@@ -18,9 +245,8 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
-  auto bytes = read_file(path);
-  if (!bytes) return bytes.error();
-  return parse(std::move(bytes.value()), path.string());
+  auto bytes = TRY(read_file(path));
+  return parse(std::move(bytes), path.string());
 }
 
 Result<Tokenizer> Tokenizer::parse(std::string model, const std::string& name) {

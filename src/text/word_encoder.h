@@ -1,6 +1,6 @@
-// The ids Tokenizer::encode gives, much faster: words come again and again, and what sentencepiece makes of a word is
-// remembered. It takes most of its time to find the order of merges within a whole document, while no piece of an
-// ordinary model reaches over the start of a word; so the words of a document can be encoded one by one.
+// The same ids as Tokenizer::encode, much faster. sentencepiece spends most of its time on the order of merges within a
+// whole document, but no piece of an ordinary model reaches over the start of a word. So a document is encoded word by
+// word, and the ids of frequent words are remembered.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class WordEncoder {
   // Exactly tokenizer.encode(text), appended.
   void append(std::string_view text, std::vector<int32_t>& ids);
 
-  // Whether the model is one whose words can be taken by themselves; if not, append() takes the text whole.
+  // Whether the words of this model can be encoded one by one; if not, append() encodes the text as a whole.
   bool by_words() const { return by_words_; }
 
  private:

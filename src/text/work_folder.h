@@ -1,57 +1,50 @@
 // A folder that appears under its name when it is whole, as AtomicFile does for a file, and the lock that keeps two
-// processes from making the same one twice.
+// processes from making the same one at once.
 #pragma once
 
 #include <filesystem>
 #include <functional>
-#include <initializer_list>
 #include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
+#include "base/files.h"
 #include "base/result.h"
 
 namespace thinpipe {
 
-// Held by one process (and one thread of it) at a time; the system releases it when the process ends, however it ends.
-// The file is gone again after the last holder.
+// Held by one process (and one thread of it) at a time. The system releases it when the process ends, however it ends.
+// The last holder removes the file.
 class FileLock {
  public:
-  // Waits until the lock is free, after calling `on_wait` once if it is not at first.
+  // Waits until the lock is free; calls `on_wait` once before it waits.
   static Result<FileLock> acquire(const std::filesystem::path& path, const std::function<void()>& on_wait);
-  // Nothing if somebody holds it, or if it cannot be made.
+  // Nothing if somebody holds it, or if the file cannot be made.
   static std::optional<FileLock> try_acquire(const std::filesystem::path& path);
   ~FileLock();
-  FileLock(FileLock&& other) noexcept;
+  FileLock(FileLock&& other) noexcept = default;
   FileLock& operator=(FileLock&&) = delete;
 
  private:
-  FileLock(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  FileLock(std::filesystem::path path, Fd file) : path_(std::move(path)), file_(std::move(file)) {}
 
   std::filesystem::path path_;
-  int descriptor_;
+  Fd file_;
 };
 
-// A hidden sibling of the folder to be, ".NAME.unfinished". One that a killed process has left is taken up again with
-// all it holds.
+// The lock of a folder to be: ".NAME.lock" beside it.
+std::filesystem::path lock_of(const std::filesystem::path& target);
+
+// A hidden folder beside the folder to be: ".NAME.unfinished".
 class WorkFolder {
  public:
-  // The caller holds the lock of `target`, ".NAME.lock" beside it.
-  static Result<WorkFolder> open(const std::filesystem::path& target);
-  // Removed with all it holds, unless publish() has given it its name or keep() was called.
+  // An empty one; what a killed process left under that name is removed. The caller holds lock_of(target).
+  static Result<WorkFolder> create(const std::filesystem::path& target);
+  // Removes it with all it holds, unless it was published.
   ~WorkFolder();
   WorkFolder(WorkFolder&& other) noexcept;
   WorkFolder& operator=(WorkFolder&&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  // From now on what it holds is worth going on with, even if this process fails.
-  void keep() { kept_ = true; }
-  // No longer: it goes when this object goes.
-  void drop() { kept_ = false; }
-  // Removes all it holds but files of these names.
-  Status clear_except(std::initializer_list<std::string_view> names) const;
-  // Renames it to the target; a folder already there is replaced.
+  // Renames it to the target; replaces a folder that is there.
   Status publish();
 
  private:
@@ -60,17 +53,10 @@ class WorkFolder {
 
   std::filesystem::path target_;
   std::filesystem::path path_;  // empty once published
-  bool kept_ = false;
 };
 
-// The names of both, beside the target.
-std::filesystem::path lock_of(const std::filesystem::path& target);
-std::filesystem::path unfinished_of(const std::filesystem::path& target);
-
-// What is unfinished in `parent`, by the name it would get. Somebody may be at work there.
-std::vector<std::string> unfinished_in(const std::filesystem::path& parent);
-// Removes those that nobody is at work on and that were last written to before `before`. They are no more than a start,
-// so that one that cannot be removed is left.
-void remove_unfinished(const std::filesystem::path& parent, std::filesystem::file_time_type before);
+// Removes the hidden folders and locks in `parent` that killed processes have left: those whose lock is free. What
+// cannot be removed stays; it does no harm.
+void remove_abandoned_work(const std::filesystem::path& parent);
 
 }  // namespace thinpipe

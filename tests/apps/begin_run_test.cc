@@ -108,7 +108,7 @@ TEST_F(BeginRun, FromTheSeedsOwnWeightsIsTheOrdinaryRun) {
 }
 
 TEST_F(BeginRun, OfADenseModelToo) {
-  const Arguments dense{"model.mode=dense", "boundary.kind=dense", "pipeline.stages=2"};
+  const Arguments dense{"model.mode=dense", "pipeline.stages=2"};
   const auto expected = ordinary(dense);
   use(dense);
   expect_trains_on(begin("run", seeds_weights()), expected);
@@ -228,7 +228,7 @@ TEST_F(BeginRun, RefusesWeightsThatAreNotTheModels) {
   EXPECT_NE(refusal(good).find("the table was not given"), std::string::npos);
   config_ = config;
 
-  use({"model.mode=dense", "boundary.kind=dense"});
+  use({"model.mode=dense"});
   auto dense = seeds_weights();
   dense.basis = good.basis;
   EXPECT_EQ(refusal(dense), "a dense model has no basis, and one was given");

@@ -33,7 +33,7 @@
 
 namespace thinpipe::test {
 
-// In a program with libtorch, a sanitizer's build cannot load the tokenizer module (sentencepiece_api.cc).
+// In a program with libtorch, a sanitizer's build cannot load the tokenizer module (sentencepiece_module.h).
 #ifdef THINPIPE_SANITIZED
 inline constexpr bool kTokenises = false;
 #else

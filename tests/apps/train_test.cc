@@ -9,7 +9,7 @@
 #include "base/files.h"
 #include "checkpoint/safetensors.h"
 #include "config/config_file.h"
-#include "text/token_shard.h"
+#include "text/shards.h"
 
 namespace thinpipe {
 namespace {

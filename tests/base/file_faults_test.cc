@@ -76,6 +76,47 @@ TEST(AtomicFileFaults, EveryFaultLeavesTheOldFileOrTheNewOneWhole) {
   }
 }
 
+Status write_new_folder(const std::filesystem::path& path) {
+  auto folder = TRY(AtomicFolder::create(path));
+  TRY(write_file_atomically(folder.path() / "one", "1"));
+  TRY(make_directories(folder.path() / "in"));
+  TRY(write_file_atomically(folder.path() / "in/two", "2"));
+  return folder.commit();
+}
+
+TEST(AtomicFolderFaults, EveryFaultLeavesNoFolderOrTheWholeOne) {
+  for (const Fault fault : kAllFaults) {
+    for (size_t n = 1;; ++n) {
+      SCOPED_TRACE(fmt::format("{} at operation {}", name_of(fault), n));
+      ASSERT_LT(n, 100u);
+      const ScratchFolder folder;
+      std::optional<FaultyFileSystem> held(std::in_place, fault, n);
+      FaultyFileSystem& disk = *held;
+      Status status;
+      {
+        const ScopedFileSystem scope(disk);
+        status = write_new_folder(folder / "a");
+        if (kills(fault)) disk.crash();
+      }
+      const bool there = std::filesystem::exists(folder / "a");
+      EXPECT_TRUE(there || !status.ok());
+      if (there) {
+        EXPECT_EQ(read_file(folder / "a/one").value(), "1");
+        EXPECT_EQ(read_file(folder / "a/in/two").value(), "2");
+      }
+      EXPECT_TRUE(status.ok() || status.error().message.find(folder.path().string()) != std::string::npos);
+      EXPECT_TRUE(kills(fault) || folder.file_count() == (there ? 1u : 0u)) << "a process that lives on cleans up";
+      const bool last = !disk.fault_happened();
+      held.reset();
+      ASSERT_TRUE(remove_tree(folder / "a").ok());
+      EXPECT_TRUE(write_new_folder(folder / "a").ok());
+      EXPECT_EQ(folder.file_count(), 1u) << "the next one removes what a killed one has left";
+      EXPECT_EQ(read_file(folder / "a/in/two").value(), "2");
+      if (last) break;
+    }
+  }
+}
+
 TEST(FileFaults, ADirectoryThatCannotBeSyncedIsReported) {
   const ScratchFolder folder;
   FaultyFileSystem disk(Fault::kIoError, 7);

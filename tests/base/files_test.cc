@@ -1,5 +1,6 @@
 #include "base/files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -50,6 +51,27 @@ TEST(DataDir, SaysWhatToSetWhenThereIsNone) {
   const ScopedVariable xdg("XDG_DATA_HOME", "");
   const ScopedVariable own("THINPIPE_DATA_DIR", "");
   EXPECT_THROW(data_dir(), UserError);
+}
+
+bool is_open(int descriptor) { return ::fcntl(descriptor, F_GETFD) >= 0; }
+
+TEST(Fd, ClosesWhatItOwnsOnce) {
+  const auto open_null = [] { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); };
+  Fd one(open_null());
+  ASSERT_TRUE(one);
+  const int first = one.get();
+  Fd other = std::move(one);
+  EXPECT_FALSE(one);  // NOLINT(bugprone-use-after-move): moved from, it owns nothing
+  EXPECT_EQ(other.get(), first);
+  Fd third(open_null());
+  const int second = third.get();
+  other = std::move(third);
+  EXPECT_FALSE(is_open(first));
+  EXPECT_EQ(other.get(), second);
+  errno = ENOENT;
+  other.reset();
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_FALSE(is_open(second));
 }
 
 TEST(ReadFile, GivesAllBytes) {
@@ -268,6 +290,76 @@ TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNothingElse) {
   EXPECT_NE(status.error().message.find("No space left"), std::string::npos) << status.error().message;
   EXPECT_EQ(read_file(disk.folder() / "a").value(), "old");
   EXPECT_EQ(disk.folder().file_count(), 1u);
+}
+
+TEST(AtomicFolder, AppearsWithCommitOrLeavesNothing) {
+  const ScratchFolder scratch;
+  {
+    const auto folder = AtomicFolder::create(scratch / "in/a/").take();
+    EXPECT_EQ(folder.target(), scratch / "in/a");
+    ASSERT_TRUE(write_file_atomically(folder.path() / "f", "1").ok());
+    EXPECT_FALSE(std::filesystem::exists(scratch / "in/a"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(scratch / "in"));
+  auto folder = AtomicFolder::create(scratch / "in/a").take();
+  ASSERT_TRUE(write_file_atomically(folder.path() / "f", "1").ok());
+  ASSERT_TRUE(std::filesystem::create_directory(scratch / "in/a"));  // an empty folder may be in its place
+  EXPECT_FALSE(folder.is_taken());
+  ASSERT_TRUE(folder.commit().ok());
+  EXPECT_EQ(read_file(scratch / "in/a/f").value(), "1");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "in/.a.partial"));
+}
+
+TEST(AtomicFolder, RemovesWhatAKilledProcessHasLeft) {
+  const ScratchFolder scratch;
+  ASSERT_TRUE(make_directories(scratch / ".a.partial/old").ok());
+  auto folder = AtomicFolder::create(scratch / "a").take();
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  ASSERT_TRUE(folder.commit().ok());
+  EXPECT_TRUE(std::filesystem::is_empty(scratch / "a"));
+}
+
+TEST(AtomicFolder, DoesNotReplaceAFolderThatHoldsSomething) {
+  const ScratchFolder scratch;
+  ASSERT_TRUE(make_directories(scratch / "a").ok());
+  ASSERT_TRUE(write_file_atomically(scratch / "a/kept", "1").ok());
+  {
+    auto folder = AtomicFolder::create(scratch / "a").take();
+    EXPECT_TRUE(folder.is_taken());
+    EXPECT_FALSE(folder.commit().ok());
+  }
+  EXPECT_EQ(read_file(scratch / "a/kept").value(), "1");
+  EXPECT_EQ(scratch.file_count(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(scratch / ".a.partial"));
+}
+
+TEST(AtomicFolder, NewOnesTakeTheNextFreeName) {
+  const ScratchFolder scratch;
+  auto first = AtomicFolder::create_new(scratch.path(), "run").take();
+  const auto second = AtomicFolder::create_new(scratch.path(), "run").take();
+  EXPECT_EQ(first.target(), scratch / "run");
+  EXPECT_EQ(second.target(), scratch / "run-2") << "the first is being built";
+  ASSERT_TRUE(first.commit().ok());
+  EXPECT_EQ(AtomicFolder::create_new(scratch.path(), "run").value().target(), scratch / "run-3");
+}
+
+TEST(AtomicFolder, OfSeveralAtOnceEachWaitsForItsTurn) {
+  const ScratchFolder scratch;
+  std::atomic<int> committed = 0, building = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      auto folder = AtomicFolder::create(scratch / "a").take();
+      EXPECT_EQ(++building, 1);
+      const bool is_first = !folder.is_taken();
+      EXPECT_TRUE(write_file_atomically(folder.path() / "f", "1").ok());
+      --building;
+      if (is_first && folder.commit().ok()) ++committed;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(committed, 1);
+  EXPECT_EQ(scratch.file_count(), 1u);
 }
 
 TEST(MappedFile, ShowsTheBytesAndOutlivesMovesAndTheName) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/files.h"
+#include "support/scratch.h"
+
 namespace thinpipe {
 namespace {
 
@@ -24,6 +27,18 @@ TEST(Sha256, PiecesHashLikeTheWhole) {
     moved.update(std::string_view(text).substr(cut));
     EXPECT_EQ(moved.hex(), sha256_hex(text));
   }
+}
+
+TEST(Sha256, OfAFileIsThatOfItsBytes) {
+  const test::ScratchFolder folder;
+  for (const size_t size : {size_t{0}, size_t{3}, size_t{1} << 20, (size_t{1} << 20) + 1}) {
+    const std::string bytes(size, 'x');
+    ASSERT_TRUE(write_file_atomically(folder / "a", bytes).ok());
+    EXPECT_EQ(sha256_of_file(folder / "a").value(), sha256_hex(bytes));
+  }
+  EXPECT_EQ(sha256_of_file(folder / "none").error().message,
+            fmt::format("cannot read {}/none: No such file or directory", folder.path().string()));
+  EXPECT_FALSE(sha256_of_file(folder.path()).ok());
 }
 
 }  // namespace

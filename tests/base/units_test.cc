@@ -26,6 +26,7 @@ TEST(Duration, ReadsEveryUnit) {
   EXPECT_EQ(parse_duration("1.5s").value(), 1500ms);
   EXPECT_EQ(parse_duration("2min").value(), 120s);
   EXPECT_EQ(parse_duration("1h").value(), 3600s);
+  EXPECT_EQ(parse_duration("7d").value(), 7 * 24h);
   EXPECT_EQ(parse_duration("0").value(), 0ns);
 }
 

@@ -50,7 +50,7 @@ TEST(PackBytes, NearestGivesTheGoldens) {
   EXPECT_EQ(bytes(Pack::kFp16), "00004040007000f4446400780000000000000000764976cd7645a44c");
   EXPECT_EQ(bytes(Pack::kInt8), "0000404000780000774d20c0047f000000003f81206c");
   EXPECT_EQ(bytes(Pack::kInt4), "0000404000780000774dc27000009362");
-  EXPECT_EQ(bytes(Pack::kInt2), "0000404000780000774de600e2");
+  EXPECT_EQ(bytes(Pack::kInt2), "00004040e1760000774de600e2");
 }
 
 TEST(PackBytes, StochasticGivesTheGoldens) {
@@ -125,8 +125,13 @@ class NaiveTwin {
     }
     std::vector<double> units;
     for (size_t first = 0; first < in.size(); first += cols_) {
-      const double half =
-          small(largest(in, first, cols_) / scale * 32768, 10, -14, [](double v) { return std::ceil(v); });
+      double reach = largest(in, first, cols_);
+      if (pack_as == Pack::kInt2 && rounding_ == Rounding::kNearest) {
+        double squares = 0;
+        for (size_t e = first; e < first + cols_; ++e) squares += in[e] * in[e];
+        reach = std::min(reach, 1.5 * std::sqrt(squares / static_cast<double>(cols_)));
+      }
+      const double half = small(reach / scale * 32768, 10, -14, [](double v) { return std::ceil(v); });
       put(half_bits(half), 2);
       units.push_back(scale * (half / 32768));
     }
@@ -164,7 +169,7 @@ class NaiveTwin {
     if (unit == 0) return 0;
     if (bits == 8) return static_cast<uint32_t>(static_cast<int>(round(x * (127 / unit) + 128)) - 128);
     if (bits == 4) return static_cast<uint32_t>(static_cast<int>(round(x * (7 / unit) + 8)) - 8);
-    return static_cast<uint32_t>(round(x * (1.5 / unit) + 1.5));
+    return static_cast<uint32_t>(round(std::clamp(x, -unit, unit) * (1.5 / unit) + 1.5));
   }
   static double largest(const std::vector<double>& in, size_t first, size_t count) {
     double result = 0;

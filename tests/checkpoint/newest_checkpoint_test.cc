@@ -1,5 +1,4 @@
-#include "checkpoint/newest_checkpoint.h"
-
+// Finding a checkpoint beside a coordinator that writes and removes them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -35,10 +34,9 @@ class NewestCheckpointTest : public ::testing::Test {
 TEST_F(NewestCheckpointTest, IsTheOneOfTheGreatestStepWithItsFilesInOrder) {
   for (const int64_t step : {20, 100, 40}) commit(step);
   const auto found = newest_checkpoint(run_.path()).take();
-  EXPECT_EQ(found.step, 100);
-  EXPECT_EQ(found.cuts, (std::vector<int64_t>{3, 1}));
-  const auto folder = run_ / "checkpoints/step-00000100";
-  EXPECT_EQ(found.files, (std::vector<fs::path>{folder / "stage-0.safetensors", folder / "stage-1.safetensors"}));
+  EXPECT_EQ(found.manifest.id.step, 100);
+  const auto folder = run_ / "checkpoints/step-00000100-g0";
+  EXPECT_EQ(found.files, (std::vector<fs::path>{folder / "unit-0.safetensors", folder / "unit-1.safetensors"}));
   EXPECT_EQ(found.manifest, small_checkpoint(100).manifest);
 }
 
@@ -46,27 +44,27 @@ TEST_F(NewestCheckpointTest, PassesOverWhatIsNotWhole) {
   commit(20);
   commit(40);
   commit(60);
-  fs::remove(run_ / "checkpoints/step-00000060/stage-1.safetensors");
-  std::ofstream(run_ / "checkpoints/step-00000040/stage-0.safetensors", std::ios::app) << "x";
-  fs::create_directory(run_ / "checkpoints/.step-00000080.partial");
-  EXPECT_EQ(newest_checkpoint(run_.path()).take().step, 20);
+  fs::remove(run_ / "checkpoints/step-00000060-g0/unit-1.safetensors");
+  std::ofstream(run_ / "checkpoints/step-00000040-g0/unit-0.safetensors", std::ios::app) << "x";
+  fs::create_directory(run_ / "checkpoints/.step-00000080-g0.partial");
+  EXPECT_EQ(newest_checkpoint(run_.path()).take().manifest.id.step, 20);
   commit(100);
-  std::fstream(run_ / "checkpoints/step-00000100/stage-1.safetensors", std::ios::in | std::ios::out)
+  std::fstream(run_ / "checkpoints/step-00000100-g0/unit-1.safetensors", std::ios::in | std::ios::out)
           .seekp(-1, std::ios::end)
       << "~";
-  EXPECT_EQ(newest_checkpoint(run_.path()).take().step, 20) << "a damaged byte";
+  EXPECT_EQ(newest_checkpoint(run_.path()).take().manifest.id.step, 20) << "a damaged byte";
   EXPECT_NE(checkpoint_of_step(run_.path(), 100).error().message.find("damaged"), std::string::npos);
 }
 
 TEST_F(NewestCheckpointTest, SaysWhyThereIsNone) {
   EXPECT_EQ(refusal(), run_.path().string() + ": has no checkpoint yet");
   commit(20);
-  const auto folder = run_ / "checkpoints/step-00000020";
-  fs::rename(folder, run_ / "checkpoints/step-00000030");
-  EXPECT_EQ(refusal(), fmt::format("{0}: has no whole checkpoint: {0}/checkpoints/step-00000030/manifest.json: is of "
-                                   "step 20, not 30",
+  const auto folder = run_ / "checkpoints/step-00000020-g0";
+  fs::rename(folder, run_ / "checkpoints/step-00000030-g0");
+  EXPECT_EQ(refusal(), fmt::format("{0}: has no whole checkpoint: {0}/checkpoints/step-00000030-g0/manifest.json: is "
+                                   "of step-00000020-g0, not step-00000030-g0",
                                    run_.path().string()));
-  fs::remove(run_ / "checkpoints/step-00000030/manifest.json");
+  fs::remove(run_ / "checkpoints/step-00000030-g0/manifest.json");
   EXPECT_NE(refusal().find("manifest.json: is missing"), std::string::npos) << refusal();
 }
 
@@ -75,7 +73,7 @@ TEST_F(NewestCheckpointTest, IsFoundWhileOthersComeAndGo) {
   constexpr int64_t kSteps = 300;
   const auto folder = run_ / "checkpoints";
   const auto aside = run_ / "aside";
-  const auto name = [](int64_t step) { return fmt::format("step-{:08}", step); };
+  const auto name = [](int64_t step) { return fmt::format("step-{:08}-g0", step); };
   fs::create_directory(aside);
   for (int64_t step = 2; step <= kSteps; ++step) {
     commit(step);
@@ -94,10 +92,10 @@ TEST_F(NewestCheckpointTest, IsFoundWhileOthersComeAndGo) {
   while (!done) {
     const auto found = newest_checkpoint(run_.path());
     ASSERT_TRUE(found.ok()) << found.error().message;
-    EXPECT_GE(found.value().step, last);
-    last = found.value().step;
+    EXPECT_GE(found.value().manifest.id.step, last);
+    last = found.value().manifest.id.step;
   }
-  EXPECT_EQ(newest_checkpoint(run_.path()).take().step, kSteps);
+  EXPECT_EQ(newest_checkpoint(run_.path()).take().manifest.id.step, kSteps);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "checkpoint/safetensors_files.h"
-#include "checkpoint/safetensors_writer.h"
 #include "support/scratch.h"
 
 namespace thinpipe {

@@ -46,7 +46,7 @@ TEST(Coordinator, WaitsUntilEveryStageHasSomebodyAndSaysWhoGotWhatAndWhy) {
   EXPECT_EQ(form.next().way(), control::Neighbour::DIAL);
   EXPECT_EQ(cluster.forms()[1].previous().incarnation(), "process 1");
   EXPECT_EQ(cluster.forms()[1].previous().way(), control::Neighbour::AWAIT);
-  EXPECT_TRUE(form.restore() && !form.has_file());  // the initial weights
+  EXPECT_TRUE(form.restore() && form.files_size() == 0);  // the initial weights
   EXPECT_EQ(cluster.store.roster, (Texts{"first", "second"}));
 }
 
@@ -255,7 +255,7 @@ TEST(Coordinator, SavesAtMultiplesWhileTheNextStepsGoOn) {
   cluster.run_to(4);
   EXPECT_EQ(cluster.store.manifest_step, -1);
   ASSERT_EQ(cluster.uploads.size(), 2u);
-  EXPECT_EQ(cluster.uploads[0].step, 2);
+  EXPECT_EQ(cluster.uploads[0].files[0].step(), 2);
   cluster.deliver_upload();
   EXPECT_TRUE(cluster.all<WriteManifest>().empty());  // one stage's file is not enough
   cluster.deliver_upload();
@@ -273,13 +273,13 @@ TEST(Coordinator, IgnoresFilesOfAnotherStepOrGeneration) {
   cluster.hold_uploads = true;
   cluster.run_to(3);
   ASSERT_EQ(cluster.uploads.size(), 2u);
-  auto stray = cluster.uploads[0];
-  stray.stage = 1;
-  stray.generation += 1;
-  cluster.apply(cluster.core().file_arrived(stray, cluster.now));
-  stray.generation -= 1;
-  stray.step = 1;
-  cluster.apply(cluster.core().file_arrived(stray, cluster.now));
+  for (auto stray : cluster.uploads[1].files) {
+    stray.set_generation(stray.generation() + 1);
+    cluster.apply(cluster.core().file_arrived(stray, cluster.now));
+    stray.set_generation(stray.generation() - 1);
+    stray.set_step(1);
+    cluster.apply(cluster.core().file_arrived(stray, cluster.now));
+  }
   cluster.deliver_upload();
   EXPECT_TRUE(cluster.all<WriteManifest>().empty());
   cluster.deliver_upload();

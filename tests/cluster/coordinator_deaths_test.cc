@@ -36,7 +36,7 @@ TEST(CoordinatorFaults, ANewProcessTakesEverybodyBackToTheCheckpoint) {
     const auto form = cluster.last_forms()[stage];
     EXPECT_TRUE(form.restore());
     EXPECT_EQ(form.step(), 2);
-    EXPECT_EQ(form.file().sha256(), cluster.store.manifest_files[stage].sha256);
+    EXPECT_EQ(form.files(0).sha256(), cluster.store.manifest_files[2 * stage].sha256());  // two units each
   }
   EXPECT_EQ(cluster.events("rollback"),
             Texts{"1 of 2 stages lost their state: all return from step 3 to the checkpoint of step 2"});
@@ -51,7 +51,7 @@ TEST(CoordinatorFaults, WithoutACheckpointEverybodyBeginsAnew) {
   cluster.crash(cluster.a());
   cluster.start_process(cluster.a());
   EXPECT_EQ(cluster.all<PersistEpoch>().back().drop_from, 0);
-  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && !form.has_file() && form.step() == 0);
+  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.files_size() == 0 && form.step() == 0);
   cluster.pump();
   EXPECT_EQ(cluster.core().committed(), 6);
 }
@@ -69,7 +69,7 @@ TEST(CoordinatorFaults, OnlyTheNewProcessRestoresWhenTheCheckpointIsOfTheCommitt
   EXPECT_EQ(cluster.store.generation, generation);
   EXPECT_FALSE(cluster.last_forms()[0].restore());
   EXPECT_TRUE(cluster.last_forms()[1].restore());
-  EXPECT_EQ(cluster.last_forms()[1].file().step(), 2);
+  EXPECT_EQ(cluster.last_forms()[1].files(0).step(), 2);
   EXPECT_TRUE(cluster.events("rollback").empty());
 }
 
@@ -207,7 +207,7 @@ TEST(CoordinatorFaults, ARestartInsideARollbackFinishesIt) {
   cluster.restart_coordinator();
   cluster.connect(cluster.a());
   cluster.connect(b);
-  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.step() == 2 && form.has_file());
+  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.step() == 2 && form.files_size() == 2);
   cluster.pump();
   EXPECT_EQ(cluster.core().committed(), 6);
 }

@@ -266,7 +266,9 @@ TEST(CoordinatorFaults, LateFilesOfBeforeARollbackAreIgnored) {
   cluster.crash(cluster.a());
   cluster.start_process(cluster.a());
   cluster.run_to(3);
-  for (const auto& file : late) cluster.apply(cluster.core().file_arrived(file, cluster.now));
+  for (const auto& upload : late) {
+    for (const auto& file : upload.files) cluster.apply(cluster.core().file_arrived(file, cluster.now));
+  }
   EXPECT_TRUE(cluster.all<WriteManifest>().empty());
   cluster.hold_uploads = false;
   cluster.pump();
@@ -280,7 +282,7 @@ TEST(CoordinatorFaults, ASaveThatGotLostWithItsStreamIsAskedForAgain) {
   cluster.connect(cluster.a());
   cluster.pump();
   ASSERT_TRUE(cluster.finished());
-  EXPECT_EQ(cluster.all<WriteManifest>().front().step, 2);
+  EXPECT_EQ(cluster.all<WriteManifest>().front().files.front().step(), 2);
   EXPECT_EQ(cluster.store.manifest_step, 6);
 }
 

@@ -293,6 +293,7 @@ TEST(Roster, NamesTheStageWhoseGradientsWereNotFinite) {
 
 TEST(Placing, WaitsForAMachinePerStageAndDecidesOnce) {
   auto rules = small_rules();
+  rules.model.blocks = 4;
   int asked = 0;
   rules.place = [&](const std::vector<Machine>& machines) -> Result<Placement> {
     ++asked;
@@ -315,46 +316,44 @@ TEST(Placing, WaitsForAMachinePerStageAndDecidesOnce) {
   EXPECT_EQ(asked, 1);
 }
 
-// A run that goes on with cuts that its machines decide: the checkpoint is cut before anybody is told to take it, and
-// however long that takes, nobody has lost its place by it.
-TEST(Placing, ACheckpointIsCutForTheMachinesBeforeAnyStageForms) {
+// A checkpoint is of the model, not of its stages: whatever cuts the machines decide, a stage gets the units it holds.
+TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
   auto rules = small_rules();
-  rules.stages = 1;
+  rules.model.blocks = 4;
   rules.place = [](const std::vector<Machine>& machines) -> Result<Placement> {
-    return Placement{{4}, {machines[0].peer}, "it is alone"};
+    return Placement{{3, 1}, {machines[0].peer, machines[1].peer}, "as they came"};
   };
-  StoredRun stored;
+  test::FakeStore stored;
   stored.epoch = stored.generation = 7;
-  stored.committed = stored.manifest_step = 2;
-  stored.last_commit = CommitRow{.step = 1, .epoch = 6};
-  TimePoint now{};
-  CoordinatorCore core(rules, stored, now);
-  const auto count = [](const Effects& effects, auto is) {
-    return std::count_if(effects.begin(), effects.end(), [&](const Effect& effect) {
+  stored.manifest_step = 0;
+  for (const auto& unit : model_units(rules.model, whole_model(rules.model))) {
+    auto& file = stored.manifest_files.emplace_back();
+    file.set_unit(unit);
+    file.set_sha256("hash of " + unit);
+  }
+  CoordinatorCore core(rules, stored.read(), TimePoint{});
+  std::map<int64_t, std::vector<std::string>> restored;
+  for (const char* peer : {"one", "two"}) {
+    control::FromWorker hello;
+    hello.mutable_hello()->set_protocol(kControlProtocol);
+    hello.mutable_hello()->set_peer(peer);
+    hello.mutable_hello()->set_incarnation(peer);
+    for (const auto& effect : core.message(peer[0], hello, TimePoint{})) {
       const auto* send = std::get_if<SendTo>(&effect);
-      return send != nullptr && is(send->message);
-    });
-  };
-  const auto is_form = [](const control::ToWorker& message) { return message.has_form(); };
-  control::FromWorker hello;
-  hello.mutable_hello()->set_protocol(kControlProtocol);
-  hello.mutable_hello()->set_peer("alone");
-  hello.mutable_hello()->set_incarnation("1");
-  auto effects = core.message(1, hello, now);
-  EXPECT_TRUE(std::any_of(effects.begin(), effects.end(),
-                          [](const Effect& effect) { return std::holds_alternative<PersistCuts>(effect); }));
-  EXPECT_EQ(count(effects, is_form), 0);
-  now += std::chrono::hours(1);
-  effects = core.checkpoint_recut({{2, 7, 0, "stage-0.safetensors", 10, "hash", 0, ""}}, now);
-  ASSERT_EQ(count(effects, is_form), 1);
-  EXPECT_EQ(count(effects,
-                  [](const control::ToWorker& message) {
-                    return message.has_form() && message.form().file().sha256() == "hash" &&
-                           message.form().step() == 2 && message.form().cuts(0) == 4;
-                  }),
-            1);
-  (void)core.tick(now);
-  EXPECT_EQ(core.holder(0), "alone");
+      if (send == nullptr || !send->message.has_probe()) continue;
+      control::FromWorker probed;
+      probed.mutable_probed()->set_incarnation(send->message.probe().incarnation());
+      for (const auto& answer : core.message(send->session, probed, TimePoint{})) {
+        const auto* form = std::get_if<SendTo>(&answer);
+        if (form == nullptr || !form->message.has_form()) continue;
+        for (const auto& file : form->message.form().files()) {
+          restored[form->message.form().seat().stage()].push_back(file.unit());
+        }
+      }
+    }
+  }
+  EXPECT_EQ(restored[0], (std::vector<std::string>{"embedding", "block-000", "block-001", "block-002"}));
+  EXPECT_EQ(restored[1], (std::vector<std::string>{"block-003", "head"}));
 }
 
 TEST(Placing, SaysWhyItWaitsWhenTheMachinesAreNotEnough) {

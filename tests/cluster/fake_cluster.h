@@ -29,6 +29,8 @@ inline testing::AssertionResult has(const std::string& text, const std::string& 
 inline RunRules small_rules() {
   RunRules rules;
   rules.run = "a run";
+  rules.model.mode = ModelMode::kDense;
+  rules.model.blocks = 2;
   rules.stages = 2;
   rules.steps = 6;
   rules.tokens_per_step = 4;
@@ -43,6 +45,11 @@ inline RunRules small_rules() {
 class FakeCluster {
  public:
   explicit FakeCluster(RunRules rules, FakeStore stored = {}) : store(std::move(stored)), rules_(std::move(rules)) {
+    // A block per stage, unless the machines decide.
+    if (!rules_.place && store.cuts.empty()) {
+      store.cuts.assign(static_cast<size_t>(rules_.stages), 1);
+      rules_.model.blocks = rules_.stages;
+    }
     core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
   }
 
@@ -102,7 +109,7 @@ class FakeCluster {
   void crash(FakeWorker& worker) {
     worker.alive = false;
     if (worker.holding) {
-      std::erase_if(uploads, [&](const auto& file) { return file.stage == worker.holding->stage(); });
+      std::erase_if(uploads, [&](const auto& upload) { return upload.stage == worker.holding->seat().stage(); });
     }
     worker.holding.reset();
     worker.computing.reset();
@@ -148,9 +155,9 @@ class FakeCluster {
   }
   bool deliver_upload() {
     if (uploads.empty()) return false;
-    const auto file = uploads.front();
+    const auto upload = uploads.front();
     uploads.pop_front();
-    apply(core_->file_arrived(file, now));
+    for (const auto& file : upload.files) apply(core_->file_arrived(file, now));
     return true;
   }
   // Until the condition holds (true) or nothing moves any more (false).
@@ -227,7 +234,12 @@ class FakeCluster {
 
   TimePoint now{};
   FakeStore store;
-  std::deque<ArrivedFile> uploads;
+  // The files of one stage's units, on their way.
+  struct Upload {
+    int64_t stage;
+    std::vector<control::StateFile> files;
+  };
+  std::deque<Upload> uploads;
   bool hold_uploads = false;
   bool manifest_fails = false;
   bool dies_after_next_epoch = false;  // the coordinator, before it can tell anybody; until it is restarted
@@ -297,17 +309,19 @@ class FakeCluster {
   void carry_out(const PersistRevoked& revoked) { store.revoked.insert(revoked.peer); }
   void carry_out(const PersistCuts& cuts) { store.cuts = cuts.cuts; }
   void carry_out(const WriteManifest& manifest) {
-    ASSERT_EQ(manifest.files.size(), static_cast<size_t>(rules_.stages));
-    for (size_t stage = 0; stage < manifest.files.size(); ++stage) {
-      const auto& file = manifest.files[stage];
-      EXPECT_EQ(file.stage, static_cast<int64_t>(stage));
-      EXPECT_EQ(file.step, manifest.step);
-      EXPECT_EQ(files_.at(file.sha256), committed_history(manifest.step)) << "a file of another history";
+    const auto units = model_units(rules_.model, whole_model(rules_.model));
+    ASSERT_EQ(manifest.files.size(), units.size());
+    const int64_t step = manifest.files.front().step();
+    for (size_t i = 0; i < units.size(); ++i) {
+      const auto& file = manifest.files[i];
+      EXPECT_EQ(file.unit(), units[i]);
+      EXPECT_EQ(file.step(), step);
+      EXPECT_EQ(files_.at(file.sha256()), committed_history(step)) << "a file of another history";
     }
     if (manifest_fails) return apply(core_->manifest_failed("the disk is full", now));
-    store.manifest_step = manifest.step;
+    store.manifest_step = step;
     store.manifest_files = manifest.files;
-    apply(core_->manifest_written(manifest.step, manifest.files, now));
+    apply(core_->manifest_written(manifest.files, now));
   }
   void carry_out(const LogEvent&) {}
   void carry_out(const Finish&) {}
@@ -365,21 +379,23 @@ class FakeCluster {
     if (worker.forming_fails) return worker.say_trouble("cannot form");
     if (form.restore()) {
       ++worker.restores;
-      EXPECT_EQ(form.has_file(), store.manifest_step >= 0);
-      if (form.has_file()) {
-        EXPECT_EQ(form.file().step(), form.step());
-        EXPECT_EQ(form.file().name(), fmt::format("stage-{}", form.stage()));
+      const auto units = model_units(rules_.model, blocks_of_stage(store.cuts, form.seat().stage()));
+      ASSERT_EQ(static_cast<size_t>(form.files_size()), store.manifest_step >= 0 ? units.size() : 0);
+      worker.history.clear();
+      for (int i = 0; i < form.files_size(); ++i) {
+        EXPECT_EQ(form.files(i).step(), form.step());
+        EXPECT_EQ(form.files(i).unit(), units[static_cast<size_t>(i)]);
+        worker.history = files_.at(form.files(i).sha256());
       }
-      worker.history = form.has_file() ? files_.at(form.file().sha256()) : StageHistory();
     } else {
       ASSERT_TRUE(worker.holding) << worker.peer << " is to keep a state it does not have";
-      EXPECT_EQ(worker.holding->stage(), form.stage());
+      EXPECT_EQ(worker.holding->seat().stage(), form.seat().stage());
       EXPECT_EQ(worker.holding->generation(), form.generation());
     }
     EXPECT_EQ(worker.history.size(), static_cast<size_t>(form.step()));
     control::Holding holding;
     holding.set_run(rules_.run);
-    holding.set_stage(form.stage());
+    *holding.mutable_seat() = form.seat();
     holding.set_generation(form.generation());
     holding.set_applied(static_cast<int64_t>(worker.history.size()));
     holding.set_ready_step(-1);
@@ -412,17 +428,18 @@ class FakeCluster {
 
   void save(FakeWorker& worker, const control::Save& save) {
     if (!worker.holding || static_cast<int64_t>(worker.history.size()) != save.step()) return;
-    const auto name = fmt::format("stage-{}", worker.holding->stage());
-    const auto hash = fmt::format("hash {}", files_.size());
-    files_[hash] = worker.history;
-    uploads.push_back({.step = save.step(),
-                       .generation = save.generation(),
-                       .stage = worker.holding->stage(),
-                       .name = name,
-                       .bytes = 1,
-                       .sha256 = hash,
-                       .basis_version = 0,
-                       .basis_hash = ""});
+    const int64_t stage = worker.holding->seat().stage();
+    Upload upload{stage, {}};
+    for (const auto& unit : saved_units(rules_.model, blocks_of_stage(store.cuts, stage))) {
+      auto& file = upload.files.emplace_back();
+      file.set_step(save.step());
+      file.set_generation(save.generation());
+      file.set_unit(unit);
+      file.set_bytes(1);
+      file.set_sha256(fmt::format("hash {}", files_.size()));
+      files_[file.sha256()] = worker.history;
+    }
+    uploads.push_back(std::move(upload));
   }
 
   RunRules rules_;

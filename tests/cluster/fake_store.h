@@ -19,7 +19,7 @@ struct FakeStore {
   std::map<int64_t, double> evaluations;
   std::optional<double> final_loss;
   int64_t manifest_step = -1;
-  std::vector<ArrivedFile> manifest_files;
+  std::vector<control::StateFile> manifest_files;
   bool paused = false;
   std::vector<std::string> roster;
   std::set<std::string> revoked;

@@ -127,7 +127,7 @@ TEST(ConfigFile, RefusesUnknownNamesAndNamesTheNearest) {
       {"[model]\n\"a\\nb\" = 1",
        {},
        "unknown key model.a\\u000ab in x.toml:2: [model] has mode, d, blocks, heads, kv_heads, mlp_width, "
-       "positions, rope_base, qk_norm, norm_eps, init_std, tied_head, output_bias, post_norm"},
+       "positions, rope_base, qk_norm, norm_eps, init_std"},
       {"d = 3", {}, "unknown key d in x.toml:1: needs to stand in a section, did you mean model.d?"},
       {"", {"model.blokcs=2"}, "unknown key model.blokcs on the command line: did you mean model.blocks?"},
       {"", {"modle.d=2"}, "unknown section [modle] on the command line: did you mean [model]?"},
@@ -301,27 +301,6 @@ TEST(ConfigFile, RefusesKeysThatDisagree) {
        {"pipeline.cuts=[1,3]"},
        "x.toml and the command line: subspace.anchor_groups = [2, 2]: a cut after block 1 would split a group; cut "
        "only between groups"},
-      {"[boundary]\nkind = \"dense\"",
-       {},
-       "x.toml: boundary.kind = \"dense\": needs model.mode = \"dense\", a subspace model's stream is its coordinates"},
-      {"[boundary]\nkind = \"subspace\"",
-       {"model.mode=dense"},
-       "x.toml and the command line: boundary.kind = \"subspace\": needs model.mode = \"subspace\", a dense stream "
-       "lies in no subspace"},
-      {"[model]\ntied_head = true",
-       {},
-       "x.toml: model.tied_head = true: a tied head cannot be in a subspace model, whose embedding lies in the "
-       "subspace "
-       "while the head needs all of d"},
-      {"[model]\npost_norm = \"gain\"",
-       {},
-       "x.toml: model.post_norm = \"gain\": a norm with gains after a sublayer cannot be in a subspace model, its "
-       "gains "
-       "would turn the stream out of the subspace"},
-      {"[model]\npost_norm = \"layernorm\"",
-       {},
-       "model.post_norm = \"layernorm\" in x.toml:2: needs \"none\": a norm with gains, or LayerNorm, after a sublayer "
-       "would leave the subspace"},
       {"[model]\npositions = \"alibi\"",
        {},
        "model.positions = \"alibi\" in x.toml:2: needs \"rope\" or \"sinusoidal\""},

@@ -7,7 +7,6 @@
 #include "base/files.h"
 #include "base/result.h"
 #include "config/config_file.h"
-#include "config/enum_names.h"
 #include "config/keys.h"
 
 namespace thinpipe {
@@ -52,22 +51,21 @@ RunConfig random_config(std::mt19937_64& random) {
   config.model.d = config.model.heads * 2 * whole(1, 32);
   config.model.mlp_width = whole(1, 1 << 20);
   config.model.blocks = whole(1, 12);
-  config.model.positions = EnumNames<Positions>::kAll[whole(0, 1)].first;
+  config.model.positions = static_cast<Positions>(whole(0, 1));
   config.model.rope_base = real(1, 1e6);
   config.model.qk_norm = whole(0, 1) == 1;
   config.data.vocab = whole(260, 1 << 24);
   config.data.val_fraction = real(0.001, 0.5);
   config.train.seed = static_cast<uint64_t>(whole(0, std::numeric_limits<int64_t>::max()));
-  config.train.precision = EnumNames<Precision>::kAll[whole(0, 2)].first;
+  config.train.precision = static_cast<Precision>(whole(0, 2));
   config.train.device = "cuda:" + std::to_string(whole(0, 999));
-  config.model.mode = EnumNames<ModelMode>::kAll[whole(0, 1)].first;
-  config.boundary.kind = config.model.is_subspace() ? BoundaryKind::kSubspace : BoundaryKind::kDense;
-  config.boundary.pack = EnumNames<Pack>::kAll[whole(0, 6)].first;
+  config.model.mode = static_cast<ModelMode>(whole(0, 1));
+  config.boundary.pack = static_cast<Pack>(whole(0, 6));
   config.model.subspace.rank = whole(1, config.model.d);
-  config.model.subspace.anchors = EnumNames<Anchors>::kAll[whole(0, 1)].first;
-  config.model.subspace.norm = EnumNames<NormForm>::kAll[whole(0, 1)].first;
+  config.model.subspace.anchors = static_cast<Anchors>(whole(0, 1));
+  config.model.subspace.norm = static_cast<NormForm>(whole(0, 1));
   config.optim.kind = config.model.is_subspace() ? OptimizerKind::kRowAdamw : OptimizerKind::kMuon;
-  config.optim.schedule = EnumNames<LrSchedule>::kAll[whole(0, 3)].first;
+  config.optim.schedule = static_cast<LrSchedule>(whole(0, 3));
   config.optim.lr = real(1e-6, 1);
   config.optim.beta2 = real(0, 1);
   config.pipeline.stages = whole(1, config.model.blocks);

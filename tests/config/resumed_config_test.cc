@@ -1,6 +1,4 @@
 // What may be changed when a run goes on, and what may not.
-#include "config/resumed_config.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

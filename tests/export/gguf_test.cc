@@ -11,9 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "export/gguf_file.h"
-#include "export/gguf_llama.h"
 #include "export/number_bytes.h"
-#include "export/q8.h"
 #include "export/tiny_llama.h"
 #include "support/faulty_file_system.h"
 #include "support/scratch.h"

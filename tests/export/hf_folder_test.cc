@@ -5,10 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "export/hf_index.h"
+#include "export/hf_json.h"
 #include "export/number_bytes.h"
 #include "export/tiny_llama.h"
 #include "support/faulty_file_system.h"
@@ -83,6 +84,30 @@ TEST(HfFolder, ReadsBackExactlyWhatWasWritten) {
   EXPECT_EQ(folder.tokenizer().take().model(), tiny_tokenizer().model());
   const auto file = SafetensorsFile::open(scratch / "model" / "model.safetensors").take();
   EXPECT_EQ(file.metadata(), (SafetensorsMetadata{{"format", "pt"}}));
+}
+
+// transformers' names and shapes, written out here so that they are not compared with a copy of themselves.
+TEST(HfFolder, HoldsTheTensorsOfLlamaForCausalLm) {
+  using Shape = std::vector<int64_t>;
+  std::map<std::string, Shape> expected{
+      {"model.embed_tokens.weight", {512, 64}}, {"model.norm.weight", {64}}, {"lm_head.weight", {512, 64}}};
+  for (const std::string block : {"model.layers.0.", "model.layers.1.", "model.layers.2."}) {
+    expected[block + "input_layernorm.weight"] = Shape{64};
+    expected[block + "self_attn.q_proj.weight"] = {64, 64};
+    expected[block + "self_attn.k_proj.weight"] = {32, 64};
+    expected[block + "self_attn.v_proj.weight"] = {32, 64};
+    expected[block + "self_attn.o_proj.weight"] = {64, 64};
+    expected[block + "post_attention_layernorm.weight"] = Shape{64};
+    expected[block + "mlp.gate_proj.weight"] = {160, 64};
+    expected[block + "mlp.up_proj.weight"] = {160, 64};
+    expected[block + "mlp.down_proj.weight"] = {64, 160};
+  }
+  const ScratchFolder scratch;
+  write_tiny(scratch / "model");
+  const auto file = SafetensorsFile::open(scratch / "model" / "model.safetensors").take();
+  std::map<std::string, Shape> found;
+  for (const auto& tensor : file.tensors()) found[tensor.name] = tensor.shape;
+  EXPECT_EQ(found, expected);
 }
 
 TEST(HfFolder, RoundsOnceInShorterTypes) {

@@ -1,11 +1,11 @@
-// Any bytes as the manifest of a prepared corpus: refused in one line, or a manifest that can be, and that is written
-// and read again as the same.
+// Any bytes as the manifest of a prepared corpus: refused in one line, or a possible manifest that is written as the
+// same bytes.
 #include <cmath>
 #include <cstdint>
 #include <string_view>
 
 #include "base/result.h"
-#include "text/manifest.h"
+#include "text/prepared.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace thinpipe;
@@ -22,9 +22,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
        {manifest.content_sha256, manifest.tokenizer_sha256, manifest.train.sha256, manifest.val.sha256}) {
     TP_CHECK(hash.size() == 64 && hash.find_first_not_of("0123456789abcdef") == std::string::npos, "hash {}", hash);
   }
-  const std::string written = manifest_text(manifest);
-  const auto again = parse_manifest(written, "again.json");
-  TP_CHECK(again.ok(), "what was read cannot be read again: {}", written);
-  TP_CHECK(manifest_text(again.value()) == written, "reads back otherwise: {}", written);
+  TP_CHECK(manifest_text(manifest) == text, "accepted what it would not write");
   return 0;
 }

@@ -1,22 +1,27 @@
-// Any bytes at all as a token shard: refused, or readable to the last token.
+// Any bytes as the file of a token shard: refused in one line, or readable to the last token.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
-#include "text/token_shard.h"
+#include "text/shards.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const auto parsed = thinpipe::TokenShardView::parse(bytes, "fuzz.bin");
-  if (!parsed) return 0;
-  const auto& shard = parsed.value();
-  std::vector<int32_t> all(shard.size());
-  shard.read(0, all);
-  for (size_t i = 0; i < all.size(); ++i) {
-    TP_CHECK(static_cast<uint32_t>(all[i]) == shard.token(i), "token {} reads in two ways", i);
+  using namespace thinpipe;
+  const Fd file(::memfd_create("fuzz.bin", MFD_CLOEXEC));
+  TP_CHECK(file && ::write(file.get(), data, size) == static_cast<ssize_t>(size), "no file in memory");
+  const auto shard = TokenShard::open(fmt::format("/proc/self/fd/{}", file.get()));
+  if (!shard) {
+    TP_CHECK(shard.error().message.find('\n') == std::string::npos, "not one line: {}", shard.error().message);
+    return 0;
   }
-  const bool small = shard.check_ids_below(4096).ok();
+  const uint64_t bytes = kShardHeaderBytes + shard.value().size() * shard.value().token_bytes();
+  TP_CHECK(bytes == size, "{} bytes accepted as {}", size, bytes);
+  std::vector<int32_t> all(shard.value().size());
+  TP_CHECK(shard.value().read(0, all).ok(), "cannot be read to its end");
+  const bool small = shard.value().check_ids_below(4096).ok();
   for (const int32_t id : all) {
     if (small) TP_CHECK(id >= 0 && id < 4096, "check_ids_below missed {}", id);
   }

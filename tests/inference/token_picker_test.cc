@@ -1,5 +1,5 @@
 // Which token comes next: what each option leaves to choose from, and that the draw follows the probabilities.
-#include "inference/token_picker.h"
+#include "inference/generator.h"
 
 #include <gtest/gtest.h>
 

@@ -58,7 +58,6 @@ TEST(Exactness, WhatIsNotANumberIsNeverTakenForExact) {
 TEST(Exactness, HoldsForADenseModelToo) {
   auto config = exactness_cases().front().config;
   config.model.mode = ModelMode::kDense;
-  config.boundary.kind = BoundaryKind::kDense;
   EXPECT_LT(measure_exactness(config).gradient, 1e-12);
 }
 

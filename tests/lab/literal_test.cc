@@ -68,6 +68,8 @@ class Pair {
     EXPECT_GT(unclipped_, 2);
     EXPECT_EQ(side().basis().version, basis_version);
     EXPECT_EQ(literal_->basis().version, basis_version);
+    auto& last = pipeline_.worker(static_cast<size_t>(config_.pipeline.stages - 1)).stage();
+    EXPECT_FALSE(last.subspace()->second_moment().defined()) << "C was gathered though no move follows";
     for (int64_t i = 0; i < config_.pipeline.stages; ++i) {
       const auto& u = pipeline_.worker(static_cast<size_t>(i)).stage().subspace()->basis().u;
       EXPECT_LT((u - literal_->basis().u).norm().item<double>(), 1e-10) << "stage " << i;

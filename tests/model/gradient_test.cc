@@ -1,5 +1,4 @@
 // Every hand-written backward pass against finite differences in float64.
-#include "model/kernels/cpu_ops.h"
 #include "model/kernels/ops.h"
 #include "model/numeric.h"
 

@@ -1,7 +1,6 @@
 // The fused CPU kernels against their ATen twins, on sizes that do not fit any block or vector width.
 #include <ATen/Parallel.h>
 
-#include "model/kernels/cpu_ops.h"
 #include "model/kernels/ops.h"
 #include "model/numeric.h"
 
@@ -17,14 +16,14 @@ class Kernels : public testing::TestWithParam<at::ScalarType> {
 
 TEST_P(Kernels, RmsNormAgrees) {
   const auto x = random_tensor({77, 45}, 1, options()), gain = random_tensor({45}, 2, options());
-  const auto fused = cpu_ops::rms_norm(x, gain, 1e-5), plain = aten_ops::rms_norm(x, gain, 1e-5);
+  const auto fused = ops::rms_norm(x, gain, 1e-5), plain = aten_ops::rms_norm(x, gain, 1e-5);
   EXPECT_LT(relative_error(fused.h, plain.h), tolerance());
   EXPECT_LT(relative_error(fused.s, plain.s), tolerance());
 
   const auto dh = random_tensor({77, 45}, 3, options());
   auto dx = random_tensor({77, 45}, 4, options()), d_gain = random_tensor({45}, 5, options());
   auto dx_plain = dx.clone(), d_gain_plain = d_gain.clone();
-  cpu_ops::rms_norm_backward(dh, x, plain.s, gain, dx, d_gain);
+  ops::rms_norm_backward(dh, x, plain.s, gain, dx, d_gain);
   aten_ops::rms_norm_backward(dh, x, plain.s, gain, dx_plain, d_gain_plain);
   EXPECT_LT(relative_error(dx, dx_plain), tolerance());
   EXPECT_LT(relative_error(d_gain, d_gain_plain), tolerance());
@@ -35,7 +34,7 @@ TEST_P(Kernels, RopeAgreesOnRowsThatAreWiderThanTheHeads) {
   for (const bool inverse : {false, true}) {
     const auto fused = random_tensor({21, 50}, 1, options());
     const auto plain = fused.clone();
-    cpu_ops::rope_(fused, table, 3, 10, inverse);
+    ops::rope_(fused, table, 3, 10, inverse);
     aten_ops::rope_(plain, table, 3, 10, inverse);
     EXPECT_LT(relative_error(fused, plain), tolerance());
     EXPECT_TRUE(at::equal(fused.narrow(1, 30, 20), plain.narrow(1, 30, 20)));  // columns past the heads are left alone
@@ -46,8 +45,8 @@ TEST_P(Kernels, SwigluAgreesForSmallAndHugeInputs) {
   const auto gate_up = random_tensor({33, 58}, 1, options());
   gate_up.select(0, 0).mul_(200);  // sigmoid saturates on both sides
   const auto dy = random_tensor({33, 29}, 2, options());
-  EXPECT_LT(relative_error(cpu_ops::swiglu(gate_up), aten_ops::swiglu(gate_up)), tolerance());
-  EXPECT_LT(relative_error(cpu_ops::swiglu_backward(dy, gate_up), aten_ops::swiglu_backward(dy, gate_up)), tolerance());
+  EXPECT_LT(relative_error(ops::swiglu(gate_up), aten_ops::swiglu(gate_up)), tolerance());
+  EXPECT_LT(relative_error(ops::swiglu_backward(dy, gate_up), aten_ops::swiglu_backward(dy, gate_up)), tolerance());
 }
 
 TEST_P(Kernels, AttentionAgreesAcrossQueryBlocks) {
@@ -55,10 +54,10 @@ TEST_P(Kernels, AttentionAgreesAcrossQueryBlocks) {
     const AttentionShape shape{2, length, 4, 2, 6};
     const auto qkv = random_tensor({2 * length, shape.qkv_width()}, 1, options());
     const auto d_output = random_tensor({2 * length, shape.query_width()}, 2, options());
-    const auto fused = cpu_ops::attention(qkv, shape), plain = aten_ops::attention(qkv, shape);
+    const auto fused = ops::attention(qkv, shape), plain = aten_ops::attention(qkv, shape);
     EXPECT_LT(relative_error(fused.output, plain.output), tolerance());
     EXPECT_LT(relative_error(fused.lse, plain.lse), tolerance());
-    EXPECT_LT(relative_error(cpu_ops::attention_backward(d_output, qkv, plain, shape),
+    EXPECT_LT(relative_error(ops::attention_backward(d_output, qkv, plain, shape),
                              aten_ops::attention_backward(d_output, qkv, plain, shape)),
               tolerance());
   }
@@ -69,7 +68,7 @@ TEST_P(Kernels, CrossEntropyAgreesWithLargeLogits) {
     auto fused = random_tensor({70, 61}, 1, options()).mul(20);
     auto plain = fused.clone();
     const auto targets = at::arange(70, at::kLong).remainder(61);
-    const double a = cpu_ops::cross_entropy_(fused, targets, gradient, 0.25);
+    const double a = ops::cross_entropy_(fused, targets, gradient, 0.25);
     const double b = aten_ops::cross_entropy_(plain, targets, gradient, 0.25);
     EXPECT_NEAR(a, b, tolerance() * b);
     EXPECT_LT(relative_error(fused, plain), tolerance());
@@ -84,10 +83,10 @@ TEST_P(Kernels, AnchorTableAgreesForwardAndBackward) {
   const auto table = random_tensor({unique, n}, 3, options()), dy = random_tensor({90, n}, 4, options());
   auto fused = random_tensor({90, n}, 5, options());
   auto plain = fused.clone();
-  cpu_ops::table_read_(fused, a, b, table, tokens);
+  ops::table_read_(fused, a, b, table, tokens);
   aten_ops::table_read_(plain, a, b, table, tokens);
   EXPECT_LT(relative_error(fused, plain), tolerance());
-  const auto fused_back = cpu_ops::table_read_backward(dy, b, table, tokens);
+  const auto fused_back = ops::table_read_backward(dy, b, table, tokens);
   const auto plain_back = aten_ops::table_read_backward(dy, b, table, tokens);
   EXPECT_LT(relative_error(fused_back.dots, plain_back.dots), tolerance());
   EXPECT_LT(relative_error(fused_back.d_table, plain_back.d_table), tolerance());
@@ -98,7 +97,7 @@ TEST_P(Kernels, GainProductBackwardAgrees) {
   const auto gain = random_tensor({50}, 3, options());
   auto dw = random_tensor({50, 43}, 4, options()), dg = random_tensor({50}, 5, options());
   auto dw_plain = dw.clone(), dg_plain = dg.clone();
-  cpu_ops::gain_product_backward(x, w, gain, dw, dg);
+  ops::gain_product_backward(x, w, gain, dw, dg);
   aten_ops::gain_product_backward(x, w, gain, dw_plain, dg_plain);
   EXPECT_LT(relative_error(dw, dw_plain), tolerance());
   EXPECT_LT(relative_error(dg, dg_plain), tolerance());

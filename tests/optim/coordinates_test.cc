@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "optim/optimizer.h"
+#include "optim/random_parameters.h"
 #include "subspace/basis.h"
 #include "tensor/fill.h"
 
@@ -39,7 +40,7 @@ OptimConfig config_of(OptimizerKind kind) {
   return config;
 }
 
-Parameter& add_coordinates(ParameterSet& set, const std::string& name, ParameterKind kind, int64_t rows) {
+Parameter& add_coordinates(RandomParameters& set, const std::string& name, ParameterKind kind, int64_t rows) {
   auto& parameter = set.add_random(name, kind, {rows, kRank}, 1.0);
   parameter.full_width = kWidth;
   return parameter;
@@ -68,7 +69,7 @@ struct WideMatrix {
 // half way, and holds A U^T to W after every step.
 template <typename WideStep>
 void expect_same_as_wide(const OptimConfig& config, ParameterKind kind, int64_t rows, const WideStep& wide_step) {
-  ParameterSet set(1, kDoubles);
+  RandomParameters set(1, kDoubles);
   auto& a = add_coordinates(set, "a", kind, rows);
   Optimizer optimizer(config, 10, set);
   WideMatrix wide;
@@ -149,7 +150,7 @@ TEST(AdamwOnCoordinates, FirstMovesARowByLrSqrtDAsRowAdamwDoes) {
   const double expected = config_of(OptimizerKind::kAdamw).lr * std::sqrt(static_cast<double>(kWidth));
   for (const auto optimizer_kind : {OptimizerKind::kAdamw, OptimizerKind::kRowAdamw}) {
     for (const auto kind : {ParameterKind::kCoordinates, ParameterKind::kEmbeddingCoordinates}) {
-      ParameterSet set(1, kDoubles);
+      RandomParameters set(1, kDoubles);
       auto& a = add_coordinates(set, "a", kind, 5);
       const auto before = a.value.clone();
       a.grad.copy_(random_tensor({5, kRank}, 7));
@@ -159,9 +160,11 @@ TEST(AdamwOnCoordinates, FirstMovesARowByLrSqrtDAsRowAdamwDoes) {
   }
 }
 
-// Holds a (4, k) parameter to AdamW's recurrence per element with this learning rate.
+// Holds a (4, k) parameter to AdamW's recurrence per element with this learning rate. A parameter that is coordinates
+// (full_width > 0) learns sqrt(d/k) times as fast, and decays at `lr` like any other.
 void expect_adamw_with(double lr, const OptimConfig& config, ParameterKind kind, int64_t full_width) {
-  ParameterSet set(1, kDoubles);
+  const double factor = full_width > 0 ? std::sqrt(static_cast<double>(full_width) / static_cast<double>(kRank)) : 1.0;
+  RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("p", kind, {4, kRank}, 1.0);
   parameter.full_width = full_width;
   Optimizer optimizer(config, 10, set);
@@ -173,33 +176,41 @@ void expect_adamw_with(double lr, const OptimConfig& config, ParameterKind kind,
     m = config.beta1 * m + (1 - config.beta1) * parameter.grad;
     v = config.beta2 * v + (1 - config.beta2) * parameter.grad * parameter.grad;
     const auto m_hat = m / (1 - std::pow(config.beta1, count)), v_hat = v / (1 - std::pow(config.beta2, count));
-    w = w - lr * m_hat / (v_hat.sqrt() + config.eps);
+    w = (1 - lr * config.weight_decay) * w - lr * factor * m_hat / (v_hat.sqrt() + config.eps);
     EXPECT_LT(largest_difference(parameter.value, w), kRounding) << "step " << step;
   }
 }
 
-TEST(AdamwOnCoordinates, TakesItsLearningRateTimesSqrtDOverK) {
-  const double factor = std::sqrt(static_cast<double>(kWidth) / static_cast<double>(kRank));
-  const auto adamw = config_of(OptimizerKind::kAdamw);
-  expect_adamw_with(adamw.lr * factor, adamw, ParameterKind::kCoordinates, kWidth);
-  expect_adamw_with(adamw.lr * factor, adamw, ParameterKind::kEmbeddingCoordinates, kWidth);
-  expect_adamw_with(adamw.lr, adamw, ParameterKind::kMatrix, 0);
+TEST(AdamwOnCoordinates, LearnsSqrtDOverKTimesAsFastAndDecaysLikeAMatrix) {
+  auto adamw = config_of(OptimizerKind::kAdamw);
+  for (const double decay : {0.0, 0.2}) {
+    SCOPED_TRACE(decay);
+    adamw.weight_decay = decay;
+    expect_adamw_with(adamw.lr, adamw, ParameterKind::kCoordinates, kWidth);
+    expect_adamw_with(adamw.lr, adamw, ParameterKind::kEmbeddingCoordinates, kWidth);
+    expect_adamw_with(adamw.lr, adamw, ParameterKind::kMatrix, 0);
+  }
 }
 
 TEST(AdamwOnCoordinates, TakesTheEmbeddingAndTheHeadWithItsOwnRatesInAMuonRun) {
-  const double factor = std::sqrt(static_cast<double>(kWidth) / static_cast<double>(kRank));
-  const auto muon = config_of(OptimizerKind::kMuon);
+  auto muon = config_of(OptimizerKind::kMuon);
   const double embedding_lr = muon.adamw_lr * muon.embedding_lr_scale;
-  expect_adamw_with(embedding_lr * factor, muon, ParameterKind::kEmbeddingCoordinates, kWidth);
-  expect_adamw_with(embedding_lr, muon, ParameterKind::kEmbedding, 0);
-  expect_adamw_with(muon.adamw_lr, muon, ParameterKind::kHead, 0);
+  for (const double decay : {0.0, 0.2}) {
+    SCOPED_TRACE(decay);
+    muon.weight_decay = decay;
+    expect_adamw_with(embedding_lr, muon, ParameterKind::kEmbeddingCoordinates, kWidth);
+    expect_adamw_with(embedding_lr, muon, ParameterKind::kEmbedding, 0);
+    expect_adamw_with(muon.adamw_lr, muon, ParameterKind::kHead, 0);
+  }
 }
 
 // ---- the change-over ----
 
 std::map<std::string, at::Tensor> copies_of(Optimizer& optimizer) {
   std::map<std::string, at::Tensor> copies;
-  for (const auto& [name, tensor] : optimizer.state()) copies[name] = tensor.clone();
+  for (const auto& moment : optimizer.state()) {
+    copies[moment.parameter->name + "." + moment.name] = moment.tensor.clone();
+  }
   return copies;
 }
 
@@ -224,7 +235,7 @@ TEST(ChangeOver, TurnsFirstMomentsByQAndMomentsPerCoordinateByItsSquares) {
   const auto q = make_basis(1, kWidth, kRank).u.t().mm(make_basis(2, kWidth, kRank).u);
   for (const auto kind : {OptimizerKind::kAdamw, OptimizerKind::kRowAdamw, OptimizerKind::kMuon}) {
     SCOPED_TRACE(static_cast<int>(kind));
-    ParameterSet set(1, kDoubles);
+    RandomParameters set(1, kDoubles);
     add_coordinates(set, "a", ParameterKind::kCoordinates, 5);
     add_coordinates(set, "e", ParameterKind::kEmbeddingCoordinates, 4);
     set.add_random("dense", ParameterKind::kMatrix, {5, kRank}, 1.0);

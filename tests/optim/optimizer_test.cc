@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "optim/random_parameters.h"
 #include "tensor/fill.h"
 
 namespace thinpipe {
@@ -29,7 +30,7 @@ OptimConfig plain_adamw() {
 
 TEST(Adamw, EqualsTheRecurrenceWrittenOutPerElement) {
   const auto config = plain_adamw();
-  ParameterSet set(1, kDoubles);
+  RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("w", ParameterKind::kMatrix, {3, 4}, 1.0);
   Optimizer optimizer(config, 10, set);
   std::vector<double> w(12), m(12), v(12);
@@ -51,7 +52,7 @@ TEST(Adamw, EqualsTheRecurrenceWrittenOutPerElement) {
 
 TEST(Adamw, CorrectsItsBiasByTheStepNumberSoThatSkippedStepsCount) {
   const auto config = plain_adamw();
-  ParameterSet set(1, kDoubles);
+  RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("w", ParameterKind::kHead, {2, 3}, 1.0);
   Optimizer optimizer(config, 10, set);
   auto w = parameter.value.clone(), m = at::zeros_like(w), v = at::zeros_like(w);
@@ -67,7 +68,7 @@ TEST(Adamw, CorrectsItsBiasByTheStepNumberSoThatSkippedStepsCount) {
 }
 
 TEST(Adamw, NeverDecaysGains) {
-  ParameterSet set(1, kDoubles);
+  RandomParameters set(1, kDoubles);
   auto& gain = set.add_ones("g", ParameterKind::kGain, {4});
   Optimizer optimizer(plain_adamw(), 10, set);
   optimizer.apply(0, 1.0);  // zero gradient: only decay could move it
@@ -93,7 +94,7 @@ TEST(Muon, KeepsTheSingularVectors) {
 TEST(Muon, TakesEachColumnBlockByItself) {
   OptimConfig config = plain_adamw();
   config.kind = OptimizerKind::kMuon;
-  ParameterSet set(1, kDoubles);
+  RandomParameters set(1, kDoubles);
   auto& joint = set.add_random("joint", ParameterKind::kMatrix, {6, 10}, 1.0, {4, 6});
   auto& left = set.add_random("left", ParameterKind::kMatrix, {6, 4}, 1.0);
   auto& right = set.add_random("right", ParameterKind::kMatrix, {6, 6}, 1.0);
@@ -111,20 +112,20 @@ TEST(Muon, TakesEachColumnBlockByItself) {
 TEST(Optimizer, GivesMuonTheMatricesAndAdamwTheRest) {
   OptimConfig config;
   config.kind = OptimizerKind::kMuon;
-  ParameterSet set(1, kDoubles);
+  RandomParameters set(1, kDoubles);
   set.add_random("w", ParameterKind::kMatrix, {3, 4}, 1.0);
   set.add_random("embedding", ParameterKind::kEmbedding, {5, 4}, 1.0);
   set.add_random("head", ParameterKind::kHead, {4, 5}, 1.0);
   set.add_ones("gain", ParameterKind::kGain, {4});
   Optimizer optimizer(config, 10, set);
   std::vector<std::string> names;
-  for (const auto& [name, tensor] : optimizer.state()) names.push_back(name);
+  for (const auto& moment : optimizer.state()) names.push_back(moment.parameter->name + "." + moment.name);
   EXPECT_EQ(names,
             (std::vector<std::string>{"w.m", "embedding.m", "embedding.v", "head.m", "head.v", "gain.m", "gain.v"}));
 }
 
 TEST(Clipping, IsByTheGlobalNormOfAllParameters) {
-  ParameterSet set(1, kDoubles);
+  RandomParameters set(1, kDoubles);
   set.add_random("a", ParameterKind::kMatrix, {3, 4}, 1.0).grad.fill_(2.0);
   set.add_random("b", ParameterKind::kMatrix, {2, 2}, 1.0).grad.fill_(-1.0);
   Optimizer optimizer(plain_adamw(), 10, set);

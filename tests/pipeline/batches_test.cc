@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "support/scratch.h"
-#include "text/token_shard_writer.h"
+#include "text/shards.h"
 
 namespace thinpipe {
 namespace {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -131,7 +132,8 @@ TEST(Restore, AFreshStageSavesAndResumesItsBeginning) {
   EXPECT_EQ(second.steps(0, 8), first.steps(0, 8));
 }
 
-// A run of eight steps and one that stands at three: files of the first are offered to the second's middle stage.
+// A run of eight steps and one that stands at three: files of the first are offered to the second's middle stage, which
+// holds block 1 and the basis.
 class Refusal : public testing::Test {
  protected:
   Refusal() : source_(config_, corpus_), target_(config_, corpus_) {
@@ -139,17 +141,20 @@ class Refusal : public testing::Test {
     target_.steps(0, 3);
     before_ = target_.state();
   }
-  std::string offer(const NamedTensors& tensors, const SafetensorsMetadata& metadata, int64_t step = 8) {
-    const auto path = folder_ / "offered";
-    save_tensors(path, tensors, metadata).take();
-    const auto status = target_.worker(1).restore(SafetensorsFile::open(path).take(), step);
+  std::string offer(const std::vector<UnitState>& units, int64_t step = 8) {
+    std::map<std::string, SafetensorsFile> files;
+    for (const auto& unit : units) {
+      const auto path = folder_ / unit.unit;
+      save_tensors(path, unit.tensors, unit.metadata).take();
+      files.emplace(unit.unit, SafetensorsFile::open(path).take());
+    }
+    const auto status = target_.worker(1).restore(files, step);
     EXPECT_EQ(target_.worker(1).applied(), 3);
     EXPECT_EQ(target_.worker(1).basis_version(), 0);
     expect_same(target_.state(), before_);
     return status.ok() ? "" : status.error().message;
   }
-  NamedTensors good() { return source_.worker(1).state(); }
-  SafetensorsMetadata metadata() { return source_.worker(1).state_metadata(); }
+  std::vector<UnitState> good() { return source_.worker(1).state(); }
 
   const RunConfig config_ = config_of(Kind::kSubspace, ScheduleKind::k1f1b, OptimizerKind::kMuon, Precision::kFloat64);
   const TinyCorpus corpus_;
@@ -158,27 +163,30 @@ class Refusal : public testing::Test {
   NamedTensors before_;
 };
 
-TEST_F(Refusal, OfAnotherStagesFile) {
-  EXPECT_EQ(offer(source_.worker(2).state(), source_.worker(2).state_metadata()),
-            "metadata 'blocks' is '2-4 of 4', needs '1-2 of 4'");
-  auto renamed = metadata();
-  renamed["stage"] = "2 of 3";
-  EXPECT_EQ(offer(good(), renamed), "metadata 'stage' is '2 of 3', needs '1 of 3'");
+TEST_F(Refusal, OfAnotherUnitsFileAndOfAMissingOne) {
+  auto other = source_.worker(2).state();
+  other.front().metadata["unit"] = other.front().unit = "block-001";
+  EXPECT_EQ(offer({other.front(), good().back()}), "block-001: there is no tensor 'param.blocks.1.attn_norm'");
+  auto renamed = good();
+  renamed.front().metadata["unit"] = "block-002";
+  EXPECT_EQ(offer(renamed), "block-001: metadata 'unit' is 'block-002', needs 'block-001'");
+  EXPECT_EQ(offer({good().front()}), "the checkpoint has no file of unit 'shared'");
 }
 
-TEST_F(Refusal, OfAnotherStep) { EXPECT_EQ(offer(good(), metadata(), 7), "metadata 'step' is '8', needs '7'"); }
+TEST_F(Refusal, OfAnotherStep) { EXPECT_EQ(offer(good(), 7), "block-001: metadata 'step' is '8', needs '7'"); }
 
 TEST_F(Refusal, OfMetadataThatIsMissingOrNoNumber) {
-  EXPECT_EQ(offer(good(), {}), "metadata 'basis_version' is '', needs a number");
-  for (const char* version : {"", "x", "-1", "1x", "99999999999999999999"}) {
-    auto changed = metadata();
-    changed["basis_version"] = version;
-    EXPECT_EQ(offer(good(), changed), std::string("metadata 'basis_version' is '") + version + "', needs a number");
+  for (const char* key : {"basis_version", "dropped_share"}) {
+    for (const char* text : {"", "x", "-1", "1x", "nan"}) {
+      auto changed = good();
+      changed.front().metadata[key] = text;
+      EXPECT_EQ(offer(changed), fmt::format("block-001: metadata '{}' is '{}', needs a number", key, text));
+    }
   }
-  for (const char* key : {"format", "step", "stage", "blocks"}) {
-    auto missing = metadata();
-    missing.erase(key);
-    EXPECT_EQ(offer(good(), missing).find(std::string("metadata '") + key + "' is '', needs"), 0u) << key;
+  for (const char* key : {"format", "step", "unit"}) {
+    auto missing = good();
+    missing.front().metadata.erase(key);
+    EXPECT_EQ(offer(missing).find(fmt::format("block-001: metadata '{}' is '', needs", key)), 0u) << key;
   }
 }
 
@@ -187,25 +195,28 @@ TEST_F(Refusal, OfAnotherModelsShape) {
   config.model.mlp_width = 40;
   TinyRun wider(config, corpus_);
   wider.steps(0, 8);
-  const auto message = offer(wider.worker(1).state(), wider.worker(1).state_metadata());
-  EXPECT_EQ(message.find("tensor 'param.blocks.1."), 0u) << message;
+  const auto message = offer(wider.worker(1).state());
+  EXPECT_EQ(message.find("block-001: tensor 'param.blocks.1."), 0u) << message;
   EXPECT_NE(message.find(", needs ["), std::string::npos) << message;
 }
 
 TEST_F(Refusal, OfAnotherPrecision) {
-  auto tensors = good();
-  tensors.back().second = tensors.back().second.to(at::kFloat);
-  const auto message = offer(tensors, metadata());
-  EXPECT_EQ(message.find("tensor '" + tensors.back().first + "' is [1] of Float"), 0u) << message;
+  auto units = good();
+  auto& [name, tensor] = units.front().tensors.back();
+  tensor = tensor.to(at::kFloat);
+  const auto message = offer(units);
+  EXPECT_EQ(message.find("block-001: tensor '" + name + "' is ["), 0u) << message;
+  EXPECT_NE(message.find("of Float, needs"), std::string::npos) << message;
 }
 
 TEST_F(Refusal, OfAFileWithoutOneOfTheTensors) {
   const auto all = good();
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].first == "tap.c") continue;  // C begins undefined: a file may be without it
-    auto tensors = all;
-    tensors.erase(tensors.begin() + static_cast<ptrdiff_t>(i));
-    EXPECT_EQ(offer(tensors, metadata()), "there is no tensor '" + all[i].first + "'");
+  for (size_t unit = 0; unit < all.size(); ++unit) {
+    for (size_t i = 0; i < all[unit].tensors.size(); ++i) {
+      auto units = all;
+      units[unit].tensors.erase(units[unit].tensors.begin() + static_cast<ptrdiff_t>(i));
+      EXPECT_EQ(offer(units), fmt::format("{}: there is no tensor '{}'", all[unit].unit, all[unit].tensors[i].first));
+    }
   }
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,22 +30,32 @@ class TinyRun {
   StageWorker& worker(size_t stage) { return pipeline_.worker(stage); }
   size_t stages() const { return static_cast<size_t>(config_.pipeline.stages); }
 
+  // A file per unit of the model, whatever the stages.
   void save(const ScratchFolder& folder, const std::string& prefix) {
     for (size_t i = 0; i < stages(); ++i) {
-      save_tensors(folder / (prefix + std::to_string(i)), worker(i).state(), worker(i).state_metadata()).take();
+      for (const auto& unit : worker(i).state()) {
+        save_tensors(folder / (prefix + unit.unit), unit.tensors, unit.metadata).take();
+      }
     }
   }
   void restore(const ScratchFolder& folder, const std::string& prefix, int64_t step) {
     for (size_t i = 0; i < stages(); ++i) {
-      worker(i).restore(SafetensorsFile::open(folder / (prefix + std::to_string(i))).take(), step).take();
+      std::map<std::string, SafetensorsFile> files;
+      for (const auto& unit : worker(i).state()) {
+        files.emplace(unit.unit, SafetensorsFile::open(folder / (prefix + unit.unit)).take());
+      }
+      worker(i).restore(files, step).take();
     }
   }
   // A copy of everything all stages hold.
   NamedTensors state() {
     NamedTensors all;
     for (size_t i = 0; i < stages(); ++i) {
-      for (const auto& [name, tensor] : worker(i).state())
-        all.emplace_back(std::to_string(i) + "/" + name, tensor.clone());
+      for (const auto& unit : worker(i).state()) {
+        for (const auto& [name, tensor] : unit.tensors) {
+          all.emplace_back(fmt::format("{}/{}/{}", i, unit.unit, name), tensor.clone());
+        }
+      }
     }
     return all;
   }

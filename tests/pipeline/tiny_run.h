@@ -8,7 +8,7 @@
 #include "pipeline/batches.h"
 #include "pipeline/in_process.h"
 #include "support/scratch.h"
-#include "text/token_shard_writer.h"
+#include "text/shards.h"
 
 namespace thinpipe::test {
 
@@ -65,7 +65,6 @@ inline RunConfig tiny_config(ModelMode mode) {
   config.train.precision = Precision::kFloat64;
   config.optim.kind = OptimizerKind::kAdamw;
   config.optim.lr = 0.005;
-  config.boundary.kind = mode == ModelMode::kSubspace ? BoundaryKind::kSubspace : BoundaryKind::kDense;
   config.boundary.pack = Pack::kFp64;
   return config;
 }

@@ -30,8 +30,8 @@ TEST(Kjv, RefusesAListingThatIsNotTheWholeBook) {
   EXPECT_EQ(kjv_text_from_listing("Ge1:1 In the\nGe1:2 And\nGe2:1 Thus\n").error().message,
             "the listing of 'bible' has 3 verses in 2 chapters; the whole has 31102 in 1189");
   for (const char* bad : {"usage: bible", "Ge1:1", "Ge1:x a", ":1 a", "Ge:1 a", "\n"}) {
-    EXPECT_TRUE(
-        kjv_text_from_listing(bad).error().message.starts_with("the listing of 'bible' has a line that is no verse: '"))
+    EXPECT_TRUE(kjv_text_from_listing(bad).error().message.starts_with(
+        "the listing of 'bible' has a line that is not a verse: '"))
         << bad;
   }
 }

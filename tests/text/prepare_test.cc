@@ -1,4 +1,5 @@
-// A corpus prepared from end to end: what lands in which split, what the identity depends on, and every interruption.
+// A corpus prepared from end to end: what lands in which split, what the identity depends on, every interruption, and
+// the line that shows progress.
 #include "text/prepare.h"
 
 #include <gtest/gtest.h>
@@ -7,22 +8,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/sha256.h"
+#include "support/faulty_file_system.h"
 #include "support/scratch.h"
 #include "text/prepare_setting.h"
 #include "text/sampler.h"
+#include "text/shards.h"
 #include "text/text_files.h"
-#include "text/token_shard.h"
 #include "text/tokenizer.h"
 
 namespace thinpipe {
 namespace {
 
 namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 using test::english;
 using test::jsonl;
 using test::kDocuments;
@@ -312,6 +317,166 @@ TEST(Prepare, NamesACacheItCannotWriteTo) {
   write_file(setting.folder / "file", "x");
   const std::string said = user_error([&] { prepare_corpus(setting.data, setting.folder / "file"); });
   EXPECT_TRUE(said.starts_with("cannot create folder " + (setting.folder / "file/prepared").string())) << said;
+}
+
+// A process that is killed when it reports `phase` for the nth time.
+void kill_preparation(const Setting& setting, std::string_view phase, size_t n) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    size_t seen = 0;
+    const auto die = [&](std::string_view now, uint64_t, uint64_t) {
+      if (now == phase && ++seen == n) ::kill(::getpid(), SIGKILL);
+    };
+    try {
+      prepare_corpus(setting.data, setting.cache(), die);
+    } catch (...) {
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+}
+
+TEST(Prepare, KilledInTheMiddle_LeavesNothingThatIsUsed_AndTheNextOneWorks) {
+  const Setting undisturbed;
+  const std::string id = undisturbed.prepare().id;
+  for (const auto& [phase, n] : {std::pair{"training the tokenizer", 30}, std::pair{"tokenizing", 1},
+                                 std::pair{"tokenizing", 41}, std::pair{"tokenizing", 60}}) {
+    SCOPED_TRACE(fmt::format("{} {}", phase, n));
+    Setting setting;
+    kill_preparation(setting, phase, static_cast<size_t>(n));
+    EXPECT_EQ(setting.prepared_entries(), 2U) << "the hidden folder and its lock";
+    EXPECT_TRUE(list_prepared(setting.cache()).empty());
+    EXPECT_EQ(setting.prepare().id, id);
+    EXPECT_EQ(setting.prepared_entries(), 1U);
+    // A preparation of another corpus cleans up too.
+    setting.data.vocab = 401;
+    kill_preparation(setting, phase, static_cast<size_t>(n));
+    setting.data.vocab = 402;
+    setting.prepare();
+    EXPECT_EQ(setting.prepared_entries(), 2U) << "two whole corpora";
+  }
+}
+
+TEST(Prepare, AnExceptionFromProgress_LeavesNothing) {
+  struct Interrupted {};
+  const Setting setting;
+  for (const char* phase : {"reading the corpus", "training the tokenizer", "tokenizing"}) {
+    const auto interrupt = [&](std::string_view now, uint64_t, uint64_t) {
+      if (now == phase) throw Interrupted();
+    };
+    EXPECT_THROW(prepare_corpus(setting.data, setting.cache(), interrupt), Interrupted) << phase;
+    EXPECT_EQ(setting.prepared_entries(), 0U) << phase;
+  }
+}
+
+TEST(Prepare, TheNumberOfThreadsDoesNotChangeTheResult) {
+  const std::string id = Setting().prepare().id;
+  for (const unsigned threads : {1U, 3U, 100U}) {
+    const Setting setting;
+    EXPECT_EQ(prepare_corpus(setting.data, setting.cache(), {}, threads).id, id) << threads;
+  }
+}
+
+TEST(PrepareFaults, EveryFailureOfTheDiskLeavesTheWholeOrNothingThatCounts) {
+  Setting trained;
+  const auto tokenizer = trained.prepare().tokenizer;
+  const auto content =
+      test::jsonl({test::english(9, 1), test::english(9, 2), test::english(9, 3), test::english(9, 4)});
+  const auto setting_with_tokenizer = [&] {
+    auto setting = std::make_unique<Setting>(content);
+    setting->data.tokenizer = tokenizer;
+    setting->data.vocab = 400;
+    return setting;
+  };
+  test::FaultyFileSystem counting;
+  std::string id;
+  {
+    const auto setting = setting_with_tokenizer();
+    const ScopedFileSystem scoped(counting);
+    id = setting->prepare().id;
+  }
+  ASSERT_GT(counting.operations().size(), 20U);
+  for (const auto fault :
+       {test::Fault::kIoError, test::Fault::kNoSpace, test::Fault::kShortWrite, test::Fault::kCrash}) {
+    for (size_t at = 1; at <= counting.operations().size(); ++at) {
+      const bool writes = counting.operations()[at - 1].ends_with("write");
+      if (!writes && (fault == test::Fault::kNoSpace || fault == test::Fault::kShortWrite)) continue;
+      SCOPED_TRACE(fmt::format("{} at {} ({})", test::name_of(fault), at, counting.operations()[at - 1]));
+      const auto setting = setting_with_tokenizer();
+      test::FaultyFileSystem faulty(fault, at);
+      std::string said;
+      {
+        const ScopedFileSystem scoped(faulty);
+        said = user_error([&] { setting->prepare(); });
+      }
+      EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+      std::error_code none;
+      for (const auto& entry : fs::directory_iterator(setting->cache() / "prepared", none)) {
+        const bool hidden = entry.path().filename().string().starts_with('.');
+        EXPECT_TRUE(hidden || open_prepared(entry.path()).ok()) << entry.path();
+      }
+      test::FaultyFileSystem healthy;
+      const ScopedFileSystem scoped(healthy);
+      EXPECT_EQ(setting->prepare().id, id);
+      EXPECT_EQ(setting->prepared_entries(), 1U);
+    }
+  }
+}
+
+// What a PrepareLine writes while `report` uses it.
+template <class Report>
+std::string written(bool live, ManualClock& clock, const Report& report) {
+  const test::ScratchFolder folder;
+  std::FILE* file = std::fopen((folder / "out").c_str(), "w");
+  {
+    PrepareLine line(file, live, clock);
+    report(line);
+  }
+  std::fclose(file);
+  return read_file(folder / "out").take();
+}
+
+TEST(PrepareLine, ElsewhereThanOnATerminalSaysEachPhaseAndThenItsStateEveryFewSeconds) {
+  ManualClock clock;
+  const auto out = written(false, clock, [&](PrepareLine& line) {
+    line("reading the corpus", 1'000'000, 0);
+    for (int i = 1; i <= 11; ++i) {
+      clock.advance(seconds(1));
+      line("reading the corpus", 1'000'000 * (1 + static_cast<uint64_t>(i)), 0);
+    }
+    line("tokenizing", 2'000'000, 100'000'000);
+    clock.advance(seconds(8));
+    line("tokenizing", 18'000'000, 100'000'000);
+  });
+  EXPECT_EQ(out,
+            "data: reading the corpus\n"
+            "data: reading the corpus 6.0 MB, 1.0 MB/s\n"
+            "data: reading the corpus 11.0 MB, 1.0 MB/s\n"
+            "data: tokenizing\n"
+            "data: tokenizing 18.0 of 100.0 MB, 2.0 MB/s, 42s left\n");
+}
+
+TEST(PrepareLine, OnATerminalIsOneLineRewrittenAndThenGone) {
+  ManualClock clock;
+  const auto out = written(true, clock, [&](PrepareLine& line) {
+    line("tokenizing", 0, 10'000'000);
+    clock.advance(milliseconds(99));
+    line("tokenizing", 1'000'000, 10'000'000);  // too soon
+    clock.advance(milliseconds(901));
+    line("tokenizing", 5'000'000, 10'000'000);
+  });
+  EXPECT_EQ(out,
+            "\r\033[Kdata: tokenizing 0.0 of 10.0 MB"
+            "\r\033[Kdata: tokenizing 5.0 of 10.0 MB, 5.0 MB/s, 2s left"
+            "\r\033[K");
+}
+
+TEST(PrepareLine, SaysNothingOfItsOwnAccord) {
+  ManualClock clock;
+  EXPECT_EQ(written(true, clock, [](PrepareLine&) {}), "");
+  EXPECT_EQ(written(false, clock, [](PrepareLine& line) { line("waiting", 0, 0); }), "data: waiting\n");
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "support/scratch.h"
+#include "text/shards.h"
 #include "text/text_files.h"
-#include "text/token_shard_writer.h"
 
 namespace thinpipe {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/files.h"
 #include "base/rng.h"
 #include "text/corpus.h"
-#include "text/document_split.h"
+#include "text/split.h"
 
 namespace thinpipe::test {
 
@@ -59,6 +59,35 @@ inline std::string encoded(uint32_t code) {
   if (code < 0x800) return {static_cast<char>(0xC0 | code >> 6), tail(0)};
   if (code < 0x10000) return {static_cast<char>(0xE0 | code >> 12), tail(6), tail(0)};
   return {static_cast<char>(0xF0 | code >> 18), tail(12), tail(6), tail(0)};
+}
+
+// Words, whitespace, emoji, any scalar value but U+2581.
+inline std::string random_piece(const CounterRng& rng, uint64_t& draw) {
+  // clang-format off
+  static constexpr std::string_view kOdd[] = {
+      "\n", "\n\n", " ", "   ", "\t", "\r\n", "\r", "the ", "  mountain", ", 12.\n",    // what the model knows
+      "<s>", "</s>", "<unk>", "<0x41>", "\u2585", "\u2047",                            // sentencepiece's own signs
+      "e\u0301", "\u0E33\u0E49", "\uFDFA", "\U0001F600", "\U0001F468\u200D\U0001F469",  // made of several
+      "\u00A0", "\u3000", "\u2028", "\u0085", "\u200D", "\u202E", "\uFEFF", "\x7F",      // not to be seen
+      "\uFFFD", "\uFFFF", "\U0010FFFF", "\uFDD0", "\uE000"};                           // not characters
+  // clang-format on
+  const uint64_t kind = rng.below(10, draw++);
+  if (kind < 5) return std::string(kOdd[rng.below(std::size(kOdd), draw++)]);
+  if (kind == 5) return std::string(1, '\0');
+  const uint32_t bounds[] = {0x80, 0x800, 0x10000, 0x110000};
+  while (true) {
+    const auto code = static_cast<uint32_t>(rng.below(bounds[kind - 6], draw++));
+    if (code != 0x2581 && !(code >= 0xD800 && code <= 0xDFFF)) return encoded(code);
+  }
+}
+
+// Valid UTF-8 of up to forty such pieces, the same for the same number.
+inline std::string random_text(uint64_t number) {
+  const CounterRng rng(number, "random text");
+  uint64_t draw = 0;
+  std::string text;
+  for (uint64_t pieces = rng.below(40, draw++); pieces > 0; --pieces) text += random_piece(rng, draw);
+  return text;
 }
 
 // Every document, or the error as the only one.

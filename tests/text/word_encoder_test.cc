@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "text/prepare_setting.h"
-#include "text/tokenizer_check.h"
 
 namespace thinpipe {
 namespace {
@@ -20,7 +19,7 @@ TEST(WordEncoder, GivesTheIdsOfTheWholeText) {
   WordEncoder encoder(tokenizer);
   ASSERT_TRUE(encoder.by_words());
   std::vector<std::string> texts = test::sixty_documents();
-  for (uint64_t i = 0; i < 1000; ++i) texts.push_back(random_text(i));
+  for (uint64_t i = 0; i < 1000; ++i) texts.push_back(test::random_text(i));
   for (const char* text : {"",
                            " ",
                            "  ",

@@ -17,13 +17,13 @@ using test::write_file;
 TEST(WorkFolder, AppearsWholeOrNotAtAll) {
   const ScratchFolder folder;
   {
-    auto work = WorkFolder::open(folder / "target").take();
+    auto work = WorkFolder::create(folder / "target").take();
     write_file(work.path() / "inner/a", "a");
     EXPECT_FALSE(std::filesystem::exists(folder / "target"));
   }
   EXPECT_EQ(folder.file_count(), 0U);
   {
-    auto work = WorkFolder::open(folder / "target").take();
+    auto work = WorkFolder::create(folder / "target").take();
     write_file(work.path() / "a", "new");
     work.publish().take();
   }
@@ -34,51 +34,40 @@ TEST(WorkFolder, AppearsWholeOrNotAtAll) {
 TEST(WorkFolder, ReplacesWhatIsThere) {
   const ScratchFolder folder;
   write_file(folder / "target/old", "old");
-  auto work = WorkFolder::open(folder / "target").take();
+  auto work = WorkFolder::create(folder / "target").take();
   write_file(work.path() / "a", "new");
   work.publish().take();
   EXPECT_EQ(folder.file_count(), 1U);
   EXPECT_FALSE(std::filesystem::exists(folder / "target/old"));
 }
 
-TEST(WorkFolder, TakesUpWhatWasKept) {
+TEST(WorkFolder, StartsEmptyWhateverAKilledProcessLeft) {
   const ScratchFolder folder;
-  {
-    auto work = WorkFolder::open(folder / "target").take();
-    write_file(work.path() / "a", "half");
-    write_file(work.path() / "b/c", "half");
-    work.keep();
-  }
-  EXPECT_EQ(unfinished_in(folder.path()), std::vector<std::string>{"target"});
-  auto work = WorkFolder::open(folder / "target").take();
-  EXPECT_EQ(read_file(work.path() / "a").take(), "half");
-  work.clear_except({"a"}).take();
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(work.path()), {}), 1);
-  work.publish().take();
-  EXPECT_EQ(read_file(folder / "target/a").take(), "half");
-  EXPECT_TRUE(unfinished_in(folder.path()).empty());
+  write_file(folder / ".target.unfinished/inner/a", "half");
+  auto work = WorkFolder::create(folder / "target").take();
+  EXPECT_TRUE(std::filesystem::is_empty(work.path()));
 }
 
-TEST(WorkFolder, RemovesWhatIsOldAndNobodyIsAtWorkOn) {
+TEST(WorkFolder, RemovesWhatNobodyIsAtWorkOn) {
   const ScratchFolder folder;
-  const auto now = std::filesystem::file_time_type::clock::now();
-  for (const char* name : {"old", "young", "locked"}) {
-    write_file(folder / fmt::format(".{}.unfinished/a", name), "half");
-    const auto age = std::chrono::hours(std::string_view(name) == "young" ? 1 : 3);
-    std::filesystem::last_write_time(folder / fmt::format(".{}.unfinished", name), now - age);
-  }
+  for (const char* name : {"left", "locked"}) write_file(folder / fmt::format(".{}.unfinished/a", name), "half");
+  write_file(folder / ".left.lock", "");
+  write_file(folder / ".alone.lock", "");
   write_file(folder / "other/a", "whole");
+  write_file(folder / ".other/a", "whole");
   const auto lock = FileLock::acquire(lock_of(folder / "locked"), [] {}).take();
-  remove_unfinished(folder.path(), now - std::chrono::hours(2));
-  EXPECT_EQ(unfinished_in(folder.path()), (std::vector<std::string>{"locked", "young"}));
-  EXPECT_TRUE(std::filesystem::exists(folder / "other/a"));
-  EXPECT_EQ(folder.file_count(), 4U) << "the lock of what is gone is still there";
+  remove_abandoned_work(folder.path());
+  EXPECT_FALSE(std::filesystem::exists(folder / ".left.unfinished"));
+  for (const char* kept : {".locked.unfinished/a", ".locked.lock", "other/a", ".other/a"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder / kept)) << kept;
+  }
+  EXPECT_EQ(folder.file_count(), 4U) << "a lock was left";
 }
 
 TEST(WorkFolder, NamesAPlaceItCannotWriteTo) {
   const ScratchFolder folder;
   write_file(folder / "file", "x");
-  EXPECT_FALSE(WorkFolder::open(folder / "file/target").ok());
+  EXPECT_FALSE(WorkFolder::create(folder / "file/target").ok());
   EXPECT_FALSE(FileLock::acquire(folder / "no/lock", [] {}).ok());
 }
 

@@ -1,4 +1,5 @@
-// The operations of ops.h in tensor algebra: any device, any floating type, no fusion.
+// The operations of ops.h in tensor algebra: any device, any floating type, no fusion. The tables that the operations
+// read are made here too.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -6,7 +7,23 @@
 
 #include "model/kernels/ops.h"
 
-namespace thinpipe::aten_ops {
+namespace thinpipe {
+
+RopeTable make_rope_table(int64_t positions, int64_t head_dim, double base, const at::TensorOptions& options) {
+  const auto wide = options.dtype(at::kDouble);
+  const auto frequency = at::pow(base, at::arange(0, head_dim, 2, wide) / -static_cast<double>(head_dim));
+  const auto angle = at::arange(positions, wide).unsqueeze(1) * frequency;  // (T, head_dim/2)
+  return {angle.cos().to(options.dtype()), angle.sin().to(options.dtype())};
+}
+
+TokenIndex index_tokens(const at::Tensor& ids) {
+  const auto [unique, inverse, counts] =
+      at::_unique2(ids, /*sorted=*/true, /*return_inverse=*/true, /*return_counts=*/true);
+  const auto order = std::get<1>(inverse.sort(/*stable=*/true, 0, /*descending=*/false));
+  return {unique, inverse, order, at::cat({at::zeros({1}, counts.options()), counts.cumsum(0)})};
+}
+
+namespace aten_ops {
 namespace {
 
 struct Heads {
@@ -132,4 +149,5 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
   d_gain.add_((x * weight).sum(1));
 }
 
-}  // namespace thinpipe::aten_ops
+}  // namespace aten_ops
+}  // namespace thinpipe

@@ -12,9 +12,9 @@
 
 #include "base/result.h"
 #include "model/kernels/cpu_kernels.h"
-#include "model/kernels/cpu_ops.h"
+#include "model/kernels/ops.h"
 
-namespace thinpipe::cpu_ops {
+namespace thinpipe::ops {
 namespace {
 
 constexpr int64_t kQueryBlock = 128;
@@ -108,6 +108,7 @@ void for_each_head(const AttentionShape& shape, const Body& body) {
 }  // namespace
 
 Attended attention(const at::Tensor& qkv, const AttentionShape& shape) {
+  if (!fused(qkv)) return aten_ops::attention(qkv, shape);
   TP_CHECK(qkv.is_contiguous() && qkv.size(0) == shape.sequences * shape.length && qkv.size(1) == shape.qkv_width(),
            "attention: qkv is not (B*T, q+k+v)");
   Attended result{at::empty({qkv.size(0), shape.query_width()}, qkv.options()),
@@ -129,6 +130,7 @@ Attended attention(const at::Tensor& qkv, const AttentionShape& shape) {
 
 at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv, const Attended& forward,
                               const AttentionShape& shape) {
+  if (!fused(qkv)) return aten_ops::attention_backward(d_output, qkv, forward, shape);
   TP_CHECK(d_output.is_contiguous() && qkv.is_contiguous(), "attention_backward needs contiguous tensors");
   auto d_qkv = at::zeros_like(qkv);
   const auto scratch = at::empty({at::get_num_threads(), 2 * kQueryBlock * shape.length}, qkv.options());
@@ -147,4 +149,4 @@ at::Tensor attention_backward(const at::Tensor& d_output, const at::Tensor& qkv,
   return d_qkv;
 }
 
-}  // namespace thinpipe::cpu_ops
+}  // namespace thinpipe::ops

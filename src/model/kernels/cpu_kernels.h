@@ -53,5 +53,9 @@ struct CpuKernels {
 
 template <class T>
 const CpuKernels<T>& cpu_kernels();
+template <>
+const CpuKernels<float>& cpu_kernels<float>();
+template <>
+const CpuKernels<double>& cpu_kernels<double>();
 
 }  // namespace thinpipe

@@ -1,5 +1,5 @@
-#include "model/kernels/cpu_ops.h"
-
+// The operations of ops.h on a CPU: checks, splits rows over threads, calls the fused kernels. Each begins by handing
+// tensors that the kernels cannot take to its ATen twin. Attention has a file of its own, cpu_attention.cc.
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -8,8 +8,9 @@
 
 #include "base/result.h"
 #include "model/kernels/cpu_kernels.h"
+#include "model/kernels/ops.h"
 
-namespace thinpipe::cpu_ops {
+namespace thinpipe::ops {
 namespace {
 
 // Rows per task: enough work to pay for a thread, few enough to balance.
@@ -17,11 +18,12 @@ constexpr int64_t kGrain = 32;
 
 }  // namespace
 
-bool can_run(const at::Tensor& tensor) {
+bool fused(const at::Tensor& tensor) {
   return tensor.is_cpu() && (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
 }
 
 Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps) {
+  if (!fused(x)) return aten_ops::rms_norm(x, gain, eps);
   TP_CHECK(x.is_contiguous() && gain.is_contiguous(), "rms_norm needs contiguous tensors");
   const int64_t rows = x.size(0), d = x.size(1);
   Normed result{at::empty_like(x), at::empty({rows}, x.options())};
@@ -38,6 +40,7 @@ Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps) {
 
 void rms_norm_backward(const at::Tensor& dh, const at::Tensor& x, const at::Tensor& s, const at::Tensor& gain,
                        at::Tensor& dx, at::Tensor& d_gain) {
+  if (!fused(x)) return aten_ops::rms_norm_backward(dh, x, s, gain, dx, d_gain);
   TP_CHECK(dh.is_contiguous() && x.is_contiguous() && dx.is_contiguous(), "rms_norm_backward needs contiguous tensors");
   const int64_t rows = x.size(0), d = x.size(1);
   // One partial sum per thread, added in thread order: the same bits for the same number of threads.
@@ -55,6 +58,7 @@ void rms_norm_backward(const at::Tensor& dh, const at::Tensor& x, const at::Tens
 }
 
 void rope_(const at::Tensor& qk, const RopeTable& table, int64_t heads, int64_t head_dim, bool inverse) {
+  if (!fused(qk)) return aten_ops::rope_(qk, table, heads, head_dim, inverse);
   TP_CHECK(qk.stride(1) == 1 && qk.size(1) >= heads * head_dim, "rope needs rows of whole heads");
   const int64_t rows = qk.size(0), stride = qk.stride(0), positions = table.cos.size(0);
   AT_DISPATCH_FLOATING_TYPES(qk.scalar_type(), "rope", [&] {
@@ -68,6 +72,7 @@ void rope_(const at::Tensor& qk, const RopeTable& table, int64_t heads, int64_t 
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
+  if (!fused(gate_up)) return aten_ops::swiglu(gate_up);
   TP_CHECK(gate_up.is_contiguous(), "swiglu needs a contiguous tensor");
   const int64_t rows = gate_up.size(0), m = gate_up.size(1) / 2;
   auto y = at::empty({rows, m}, gate_up.options());
@@ -82,6 +87,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 }
 
 at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
+  if (!fused(gate_up)) return aten_ops::swiglu_backward(dy, gate_up);
   TP_CHECK(dy.is_contiguous() && gate_up.is_contiguous(), "swiglu_backward needs contiguous tensors");
   const int64_t rows = gate_up.size(0), m = gate_up.size(1) / 2;
   auto d_gate_up = at::empty_like(gate_up);
@@ -97,6 +103,7 @@ at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
 }
 
 double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradient, double scale) {
+  if (!fused(logits)) return aten_ops::cross_entropy_(logits, targets, gradient, scale);
   TP_CHECK(logits.is_contiguous() && targets.is_contiguous(), "cross_entropy needs contiguous tensors");
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   // Per-row sums would depend on how rows fall to threads; per-block sums of a fixed size do not.
@@ -120,6 +127,7 @@ double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradie
 
 void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& table,
                  const TokenIndex& tokens) {
+  if (!fused(y)) return aten_ops::table_read_(y, a, b, table, tokens);
   TP_CHECK(y.is_contiguous() && table.is_contiguous() && a.is_contiguous() && b.is_contiguous(),
            "table_read needs contiguous tensors");
   const int64_t unique = table.size(0), n = table.size(1);
@@ -135,6 +143,7 @@ void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const 
 
 TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, const at::Tensor& table,
                                   const TokenIndex& tokens) {
+  if (!fused(dy)) return aten_ops::table_read_backward(dy, b, table, tokens);
   TP_CHECK(dy.is_contiguous() && table.is_contiguous() && b.is_contiguous(),
            "table_read_backward needs contiguous tensors");
   const int64_t unique = table.size(0), n = table.size(1);
@@ -153,6 +162,7 @@ TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, con
 
 void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
                            at::Tensor& d_gain) {
+  if (!fused(x)) return aten_ops::gain_product_backward(x, weight, gain, d_weight, d_gain);
   TP_CHECK(x.is_contiguous() && weight.is_contiguous() && d_weight.is_contiguous(),
            "gain_product_backward needs contiguous tensors");
   const int64_t rows = x.size(0), n = x.size(1);
@@ -166,4 +176,4 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
   });
 }
 
-}  // namespace thinpipe::cpu_ops
+}  // namespace thinpipe::ops

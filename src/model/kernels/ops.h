@@ -1,5 +1,5 @@
 // The differentiable operations of a block that are not matrix products, forward and backward as free functions.
-// Each runs the fused CPU kernel when the tensors are float32/float64 on a CPU, else its ATen twin (any device).
+// Each runs the fused CPU kernel when fused() holds, else its ATen twin (any device).
 // Tensors are contiguous unless said otherwise; rows = B*T, and row r of a microbatch stands at position r % T.
 #pragma once
 
@@ -53,6 +53,9 @@ struct TableGradient {
 RopeTable make_rope_table(int64_t positions, int64_t head_dim, double base, const at::TensorOptions& options);
 
 namespace ops {
+
+// Whether the kernels can take this tensor: float32 or float64, on a CPU.
+bool fused(const at::Tensor& tensor);
 
 Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps);
 // Adds to dx (rows, d) and to d_gain (d).

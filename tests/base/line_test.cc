@@ -1,0 +1,93 @@
+#include "base/line.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <vector>
+
+namespace thinpipe {
+namespace {
+
+const std::vector<std::string> kWords{"model", "data", "train", "optim", "pipeline"};
+
+TEST(Nearest, FindsTheWordOneSlipAway) {
+  EXPECT_EQ(nearest("modle", kWords), "model");   // swapped
+  EXPECT_EQ(nearest("modl", kWords), "model");    // left out
+  EXPECT_EQ(nearest("modell", kWords), "model");  // doubled
+  EXPECT_EQ(nearest("nodel", kWords), "model");   // replaced
+  EXPECT_EQ(nearest("pipelines", kWords), "pipeline");
+  EXPECT_EQ(nearest("train", kWords), "train");
+}
+
+TEST(Nearest, ASwapOfNeighboursIsOneSlip) {
+  // As two replacements "ab" -> "ba" would be no nearer than "cd".
+  EXPECT_EQ(nearest("trian", std::vector<std::string>{"tries", "train"}), "train");
+}
+
+TEST(Nearest, PrefersTheFirstOfEquals) { EXPECT_EQ(nearest("cat", std::vector<std::string>{"bat", "hat"}), "bat"); }
+
+TEST(Nearest, SaysNothingWhenNothingIsNear) {
+  EXPECT_EQ(nearest("xyzzyplugh", kWords), "");
+  EXPECT_EQ(nearest("anything", {}), "");
+  EXPECT_EQ(nearest("", kWords), "");
+}
+
+TEST(Escaped, KeepsTextOnOneLineAndCutsIt) {
+  EXPECT_EQ(escaped("a\nb\x7f\u00e9\"\\"), "a\\u000ab\\u007f\u00e9\"\\");
+  EXPECT_EQ(escaped(std::string_view("\0", 1)), "\\u0000");
+  EXPECT_EQ(escaped("abc", 3), "abc");
+  EXPECT_EQ(escaped("abcd", 3), "abc...");
+}
+
+TEST(InQuotes, IsAStringOfJson) {
+  EXPECT_EQ(in_quotes("say \"a\\b\"\n"), "\"say \\\"a\\\\b\\\"\\u000a\"");
+  EXPECT_EQ(in_quotes("", 3), "\"\"");
+  EXPECT_EQ(in_quotes("ab\"d", 3), "\"ab\\\"\"...");
+}
+
+// What `use` prints with a LiveLine on a clock that it may move.
+template <class Use>
+std::string printed(bool live, const Use& use) {
+  char* data = nullptr;
+  size_t size = 0;
+  std::FILE* file = open_memstream(&data, &size);
+  ManualClock clock;
+  LiveLine line(file, live, clock);
+  use(line, clock);
+  std::fclose(file);
+  std::string text(data, size);
+  std::free(data);
+  return text;
+}
+
+TEST(LiveLine, IsRewrittenOnATerminalAndPrintedElsewhere) {
+  const auto use = [](LiveLine& line, ManualClock&) {
+    line.show("one");
+    line.show("two");
+    line.note("news");
+    line.show("three");
+    line.end();
+    line.show("four");
+    line.clear();
+    line.clear();
+  };
+  EXPECT_EQ(printed(true, use), "one\r\033[Ktwo\r\033[Knews\nthree\nfour\r\033[K");
+  EXPECT_EQ(printed(false, use), "one\ntwo\nnews\nthree\nfour\n");
+}
+
+TEST(LiveLine, IsDueAtFirstAndThenNotTooOften) {
+  for (const bool live : {true, false}) {
+    printed(live, [&](LiveLine& line, ManualClock& clock) {
+      EXPECT_TRUE(line.is_due());
+      line.show("one");
+      EXPECT_FALSE(line.is_due());
+      clock.advance(std::chrono::milliseconds(100));
+      EXPECT_EQ(line.is_due(), live);
+      clock.advance(std::chrono::milliseconds(4900));
+      EXPECT_TRUE(line.is_due());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace thinpipe

@@ -1,0 +1,35 @@
+// Parameters of any shape for tests of the update rules, drawn as a model's are.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/rng.h"
+#include "model/parameter.h"
+#include "tensor/fill.h"
+
+namespace thinpipe {
+
+class RandomParameters : public ParameterSet {
+ public:
+  RandomParameters(uint64_t seed, at::TensorOptions options) : seed_(seed), options_(options) {}
+
+  Parameter& add_random(const std::string& name, ParameterKind kind, std::vector<int64_t> shape, double std,
+                        std::vector<int64_t> column_blocks = {}) {
+    auto value = fill_random(CounterRng(seed_, name), shape, std, options_);
+    return add({name, "unit", kind, std::move(shape), std::move(column_blocks)}, std::move(value));
+  }
+  Parameter& add_ones(const std::string& name, ParameterKind kind, std::vector<int64_t> shape) {
+    auto value = at::ones(shape, options_);
+    return add({name, "unit", kind, std::move(shape)}, std::move(value));
+  }
+
+ private:
+  uint64_t seed_;
+  at::TensorOptions options_;
+};
+
+}  // namespace thinpipe
