@@ -62,7 +62,7 @@ RunConfig config_for(const ImportOptions& options, const ModelFiles& files, cons
       fmt::format("pipeline.stages={}", std::min<int64_t>(model.blocks, RunConfig{}.pipeline.stages)),
   };
   auto config = parse_config("", "the command line", options.overrides, defaults);
-  check_pack(config);
+  check_boundary(config);
   auto sizes = config.model;
   sizes.mode = ModelMode::kDense;
   sizes.subspace = model.subspace;

@@ -58,7 +58,7 @@ void serve(const ServeArguments& arguments) {
     const std::vector<std::string> defaults{"link.rate=unlimited"};
     const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides, defaults)
                                                  : load_config(arguments.config, arguments.overrides, defaults);
-    check_pack(config);
+    check_boundary(config);
     folder = create_run_folder(arguments.run_dir, config).take();
     fmt::print("run: {}\n", folder.string());
     std::fflush(stdout);

@@ -52,7 +52,7 @@ RunConfig config_from(const TrainOptions& options) {
   const auto overrides = overrides_in(options);
   auto config =
       options.config.empty() ? parse_config("", "the command line", overrides) : load_config(options.config, overrides);
-  check_pack(config);
+  check_boundary(config);
   device_of(config.train);  // refuses one this build does not have before anything is prepared for it
   return config;
 }
@@ -150,7 +150,7 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
     return 0;
   }
   fmt::print("stopped after step {}; to go on from the checkpoint of step {}: thinpipe train --resume {}\n", end.step,
-             end.resumable_step, folder.string());
+             end.manifest_step, folder.string());
   return 130;
 }
 

@@ -16,12 +16,12 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "bench/bench.h"
-#include "boundary/boundary.h"
+#include "bench/schedule_bound.h"
+#include "boundary/sizes.h"
 #include "cluster/supervisor.h"
 #include "config/config_file.h"
 #include "net/packet.h"
 #include "pipeline/run_folder.h"
-#include "pipeline/schedule.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -96,7 +96,7 @@ double bound_of(const RunConfig& config, const std::vector<nlohmann::json>& timi
     for (size_t i = first; i < timing.size(); ++i) sum += timing[i]["stages"][stage][key].get<double>();
     return sum / static_cast<double>(timing.size() - first);
   };
-  const auto boundary = make_boundary(config, vocab, 0, at::TensorOptions());
+  const auto sizes = boundary_sizes(config, vocab);
   const auto link = [&](size_t bytes) {
     const double bits = 8.0 * static_cast<double>(bytes + kPacketHeaderBytes);
     return LinkTimes{line.rate_bits_per_s > 0 ? bits / static_cast<double>(line.rate_bits_per_s) : 0, line.delay_s};
@@ -110,12 +110,14 @@ double bound_of(const RunConfig& config, const std::vector<nlohmann::json>& timi
     update_s = std::max(update_s, mean(stage, "update_s"));
     compute_s += (times.forward_s.back() + times.backward_s.back()) / kStages;
   }
-  times.forward.push_back(link(boundary->forward_bytes(config.train.microbatch)));
-  times.backward.push_back(link(boundary->backward_bytes(config.train.microbatch)));
+  times.forward.push_back(link(sizes.forward));
+  times.backward.push_back(link(sizes.backward));
   const double hop_s = (times.forward[0].transfer_s + times.backward[0].transfer_s) / 2 + line.delay_s;
-  const auto warmup =
-      covering_warmup(kStages, config.train.microbatches, {compute_s / 3, compute_s * 2 / 3, hop_s, 0}, 0);
-  return schedule_bound_s(make_1f1b(kStages, config.train.microbatches, warmup), times) + update_s;
+  const auto warmup = covering_warmup(kStages, config.train.microbatches, compute_s, hop_s);
+  std::vector<std::vector<Pass>> stages;
+  for (size_t stage = 0; stage < kStages; ++stage)
+    stages.push_back(passes(ScheduleKind::k1f1b, stage, kStages, config.train.microbatches, warmup));
+  return schedule_bound_s(stages, times) + update_s;
 }
 
 class Bench {

@@ -73,7 +73,6 @@ ExactnessError measure_exactness(const RunConfig& config) {
 
   const auto outcome = pipeline.step(0);
   const double loss = outcome.loss, expected_loss = expected.loss_sum / count;
-  pipeline.finish();  // the commit leaves the gradients as they are
   ExactnessError error{std::abs(loss - expected_loss) / expected_loss, 0, "", 0};
   for (const auto* parameter : parameters) {
     const auto wanted = expected_gradient(*parameter, expected.gradients, u);

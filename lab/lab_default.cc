@@ -25,8 +25,6 @@ struct Outcome {
   double validation_loss;
 };
 
-int64_t tokens_per_step(const TrainConfig& train) { return train.microbatches * train.microbatch * train.seq_len; }
-
 // The schedule of the learning rate needs the number of steps, so some are timed first and thrown away: for a tenth of
 // the time, and a few at least.
 int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, double limit_s) {
@@ -53,7 +51,7 @@ Outcome train_for(RunConfig config, const PreparedCorpus& corpus, double limit_s
   const auto start = clock.now();
   uint64_t bytes = 0;
   for (int64_t step = 0; step < config.train.steps; ++step) {
-    for (const auto& stage : pipeline.step(step).stages) bytes += stage.forward_bytes + stage.backward_bytes;
+    bytes += bytes_of(pipeline.step(step).stages);
   }
   const auto tokens = static_cast<double>(config.train.steps * tokens_per_step(config.train));
   const double elapsed_s = seconds(clock.now() - start);

@@ -1,6 +1,7 @@
-// What crosses a cut, both ways. Forward: the microbatch's token ids and its stream; backward: the stream's gradient. A
-// boundary turns them into the bytes of one message and back; it neither sends nor keeps anything. Every size follows
-// from the run's config, and decoding refuses any other (docs/wire.md).
+// What crosses a cut, both ways. Forward: the microbatch's token ids and its stream; backward: the stream's gradient;
+// at the end of a step, what a kind of boundary has to tell beside them. A boundary turns them into the bytes of one
+// message and back; it sends nothing itself. Every size follows from the run's config (boundary/sizes.h), and decoding
+// refuses any other (docs/wire.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -24,32 +27,54 @@ struct MessageNumber {
   uint64_t microbatch;
 };
 
-struct ForwardContent {
+struct Activation {
   TokenBatch batch;
   at::Tensor stream;  // (BT, width)
 };
 
-// One per cut, on either side of it. Thread-safe: it has no state.
+// A cut of the run, as one of the two stages at it sees it.
+struct Cut {
+  const RunConfig& config;
+  int64_t vocab;
+  int64_t number;                // from 0
+  at::TensorOptions options;     // of the tensors that are decoded
+  SubspaceSide* side = nullptr;  // the stage's own; null in a dense model. Must outlive the boundary
+};
+
+// One per side of a cut. One thread at a time.
 class Boundary {
  public:
   virtual ~Boundary() = default;
 
-  virtual std::vector<std::byte> encode_forward(const ForwardContent& content, MessageNumber number) const = 0;
+  // Of the largest message in that direction.
+  virtual size_t max_bytes(Direction direction) const = 0;
+  virtual std::vector<std::byte> encode(const Activation& activation, MessageNumber number) = 0;
   // sequences: B of this microbatch; the ids are checked against the vocabulary.
-  virtual Result<ForwardContent> decode_forward(std::span<const std::byte> message, int64_t sequences) const = 0;
-  virtual std::vector<std::byte> encode_backward(const at::Tensor& grad, MessageNumber number) const = 0;
-  virtual Result<at::Tensor> decode_backward(std::span<const std::byte> message, int64_t sequences) const = 0;
+  virtual Result<Activation> decode(std::span<const std::byte> message, int64_t sequences) = 0;
+  virtual std::vector<std::byte> encode_gradient(const at::Tensor& grad, MessageNumber number) = 0;
+  virtual Result<at::Tensor> decode_gradient(std::span<const std::byte> message, int64_t sequences) = 0;
 
-  virtual size_t forward_bytes(int64_t sequences) const = 0;
-  virtual size_t backward_bytes(int64_t sequences) const = 0;
+  // Whether a message follows the last pass of this step in that direction. Both sides of the cut say the same.
+  virtual bool has_end_of_step(Direction /*direction*/, int64_t /*step*/) const { return false; }
+  // That message, and what the other side does with it. What it changes counts once the step is committed.
+  virtual std::vector<std::byte> end_of_step(Direction /*direction*/) { return {}; }
+  virtual Status take_end_of_step(Direction /*direction*/, std::span<const std::byte> /*message*/) { return {}; }
+  // The step was applied, or (false) it is as if it had not been.
+  virtual void commit(bool /*apply*/) {}
 };
 
-// Cut number `cut` (from 0) of the config's model: coordinates (k wide) in a subspace model, x (d wide) in a dense one,
-// in the config's pack. Tensors are decoded with `options`.
-std::unique_ptr<Boundary> make_boundary(const RunConfig& config, int64_t vocab, int64_t cut,
-                                        const at::TensorOptions& options);
+// The kinds there are. A run's follows from its model.mode.
+struct BoundaryKind {
+  std::string_view name;
+  std::unique_ptr<Boundary> (*make)(const Cut& cut);
+  // "" or one sentence that names the key, its value and what would be right.
+  std::string (*refuses)(const RunConfig& config);
+};
+std::span<const BoundaryKind> boundary_kinds();
 
-// Throws UserError when the width of what would be sent does not fit the pack.
-void check_pack(const RunConfig& config);
+std::unique_ptr<Boundary> make_boundary(const Cut& cut);
+
+// Throws UserError when the run's boundary refuses its config.
+void check_boundary(const RunConfig& config);
 
 }  // namespace thinpipe

@@ -7,6 +7,7 @@
 
 #include "base/line.h"
 #include "boundary/kernels/tensor_bytes.h"
+#include "boundary/sizes.h"
 #include "cluster/coordinator_service.h"
 #include "net/tls.h"
 #include "pipeline/table_file.h"

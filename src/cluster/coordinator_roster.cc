@@ -94,12 +94,7 @@ void CoordinatorCore::resolve_doubt(Member& member, Effects& out) {
     return;
   }
   control::ToWorker message;
-  auto& commit = *message.mutable_commit();
-  commit.set_epoch(last_commit_->epoch);
-  commit.set_step(last_commit_->step);
-  commit.set_apply(last_commit_->apply);
-  commit.set_grad_factor(last_commit_->grad_factor);
-  commit.set_basis_version(last_commit_->basis_version);
+  *message.mutable_commit() = commit_message(*last_commit_);
   send(member, std::move(message), out);
   holding.set_applied(committed_);
   log(out, "in doubt", fmt::format("{}: step {} was committed", member.peer, last_commit_->step + 1));

@@ -11,13 +11,12 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/sha256.h"
-#include "boundary/boundary.h"
-#include "cluster/report_message.h"
+#include "boundary/sizes.h"
 #include "cluster/run_changes.h"
 #include "config/config_file.h"
-#include "pipeline/metrics.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
+#include "pipeline/step.h"
 #include "plan/placement.h"
 
 namespace thinpipe {
@@ -31,18 +30,14 @@ std::string cuts_text(const std::vector<int64_t>& cuts) { return fmt::format("{}
 // Seconds that a message is under way on the slowest cut, there and back on average.
 double hop_seconds(const RunConfig& config, int64_t vocab) {
   double slowest = 0;
-  const auto cuts = link_settings(config);
-  for (size_t cut = 0; cut < cuts.size(); ++cut) {
-    const auto boundary = make_boundary(config, vocab, static_cast<int64_t>(cut), at::TensorOptions());
+  const auto sizes = boundary_sizes(config, vocab);
+  for (const auto& cut : link_settings(config)) {
     const auto one_way = [](const DirectionSettings& line, size_t bytes) {
       const double transfer =
           line.rate_bits_per_s > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(line.rate_bits_per_s) : 0;
       return transfer + seconds(line.delay) + seconds(line.jitter);
     };
-    const int64_t sequences = config.train.microbatch;
-    slowest = std::max(slowest, (one_way(cuts[cut].forward, boundary->forward_bytes(sequences)) +
-                                 one_way(cuts[cut].backward, boundary->backward_bytes(sequences))) /
-                                    2);
+    slowest = std::max(slowest, (one_way(cut.forward, sizes.forward) + one_way(cut.backward, sizes.backward)) / 2);
   }
   return slowest;
 }
@@ -61,12 +56,6 @@ std::vector<control::StateFile> files_of(const CheckpointManifest& manifest) {
     one.set_basis_hash(manifest.basis_hash);
   }
   return files;
-}
-
-std::vector<StageReport> reports_of(const std::vector<control::Ready>& messages) {
-  std::vector<StageReport> reports;
-  for (const auto& message : messages) reports.push_back(from_message(message));
-  return reports;
 }
 
 }  // namespace
@@ -106,7 +95,7 @@ RunRules CoordinatorService::make_rules() const {
   rules.model = config.model;
   rules.stages = config.pipeline.stages;
   rules.steps = train.steps;
-  rules.tokens_per_step = train.microbatches * train.microbatch * train.seq_len;
+  rules.tokens_per_step = tokens_per_step(train);
   rules.tokens_per_window = train.seq_len;
   rules.clip = config.optim.clip;
   rules.eval_every = train.eval_every;
@@ -119,17 +108,13 @@ RunRules CoordinatorService::make_rules() const {
   if (config.pipeline.schedule == ScheduleKind::k1f1b) {
     rules.microbatches = train.microbatches;
     rules.hop_s = hop_seconds(config, identity_.vocab);
-    const auto boundary = make_boundary(config, identity_.vocab, 0, at::TensorOptions());
-    rules.packet_bytes =
-        std::max(boundary->forward_bytes(train.microbatch), boundary->backward_bytes(train.microbatch));
+    rules.packet_bytes = boundary_sizes(config, identity_.vocab).forward;
   }
   rules.metrics_line = [this](const CommitRow& row, const std::vector<control::Ready>& reports) {
-    return metrics_line(identity_.config, {row.step, row.loss, std::sqrt(row.squared_norm), row.apply},
-                        reports_of(reports))
-        .dump();
+    return metrics_line(identity_.config, row, reports).dump();
   };
   rules.timing_line = [this](const CommitRow& row, const std::vector<control::Ready>& reports) {
-    auto line = timing_line(row.step, seconds(clock_.now() - start_), reports_of(reports));
+    auto line = timing_line(row.step, seconds(clock_.now() - start_), reports);
     uint64_t socket_bytes = 0, dropped = 0;
     for (const auto& report : reports) {
       socket_bytes += report.socket_bytes();
@@ -273,7 +258,7 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
     log_info("{}: {}", event->kind, event->text);
     if (auto row = store_.add_event(event->kind, event->text); !row) return row.error();
   } else if (const auto* finish = std::get_if<Finish>(&effect)) {
-    end_ = RunEnd{finish->failed, finish->reason};
+    end_ = *finish;
   }
   return {};
 }
@@ -334,7 +319,7 @@ void CoordinatorService::stop_after_checkpoint() {
   apply(core_->control(control::ControlRequest::STOP, clock_.now()));
 }
 
-std::optional<RunEnd> CoordinatorService::ended() const {
+std::optional<Finish> CoordinatorService::ended() const {
   const std::lock_guard lock(mutex_);
   return end_;
 }

@@ -40,11 +40,6 @@ struct RunDoor {
   bool open = false;  // strangers may take part
 };
 
-struct RunEnd {
-  bool failed = false;
-  std::string reason;
-};
-
 class CoordinatorService final : public control::Coordinator::Service {
  public:
   // batches: for GetWindows. All references must outlive it.
@@ -56,7 +51,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   void tick();
   void stop_after_checkpoint();
   // Set when the run is over.
-  std::optional<RunEnd> ended() const;
+  std::optional<Finish> ended() const;
   // Waits until every worker has hung up, or so long.
   void wait_for_farewells(Duration most);
   // Ends every stream.
@@ -126,7 +121,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   std::optional<CoordinatorCore> core_;
   std::map<SessionId, Session> sessions_;
   SessionId next_session_ = 0;
-  std::optional<RunEnd> end_;
+  std::optional<Finish> end_;
   std::mutex batches_mutex_;
   TunnelService tunnels_;
 };

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "cluster/coordinator_core.h"
-#include "optim/optimizer.h"
 #include "pipeline/schedule.h"
 
 namespace thinpipe {
@@ -106,7 +104,7 @@ std::vector<int64_t> CoordinatorCore::warmup() const {
   // Before the first measurement only the ratio matters, and no time under way is known to be worth covering.
   const double compute_s = microbatch_s_ > 0 ? microbatch_s_ : 1.0;
   const double hop_s = microbatch_s_ > 0 ? std::max(rules_.hop_s, measured_hop_s()) : 0.0;
-  return covering_warmup(rules_.stages, rules_.microbatches, {compute_s / 3, compute_s * 2 / 3, hop_s, 0.0}, 0);
+  return covering_warmup(rules_.stages, rules_.microbatches, compute_s, hop_s);
 }
 
 void CoordinatorCore::act_when_idle(TimePoint now, Effects& out) {
@@ -150,23 +148,16 @@ void CoordinatorCore::act_when_idle(TimePoint now, Effects& out) {
 void CoordinatorCore::commit(Effects& out) {
   std::vector<control::Ready> reports;
   for (auto* member : by_stage()) reports.push_back(*member->ready);
-  CommitRow row{.step = committed_, .epoch = epoch_};
+  auto decided = decide(rules_.tokens_per_step, rules_.clip, reports);
+  if (!decided) return finish(true, decided.error().message, out);
+  auto& row = decided.value();
   double compute_s = 0, wait_s = 0, total_s = 0;
-  step_bytes_ = 0;
-  for (const auto& report : reports) {  // in stage order: the same sum whoever was first
-    row.loss += report.loss_sum();
-    row.squared_norm += report.squared_norm();
+  for (const auto& report : reports) {
     compute_s += report.forward_s() + report.backward_s();
     wait_s += report.wait_s();
     total_s += report.total_s();
-    step_bytes_ += report.forward_bytes() + report.backward_bytes();
-    if (report.basis_hash() != reports.front().basis_hash()) {
-      return finish(true, "the stages disagree on the next basis", out);
-    }
   }
-  row.loss /= static_cast<double>(rules_.tokens_per_step);
-  row.apply = std::isfinite(row.squared_norm) && std::isfinite(row.loss);
-  row.grad_factor = row.apply ? clip_factor(row.squared_norm, rules_.clip) : 0.0;
+  step_bytes_ = bytes_of(reports);
   if (!reports.front().basis_hash().empty() && row.apply) ++basis_version_;
   row.basis_version = basis_version_;
   row.metrics = rules_.metrics_line(row, reports);
@@ -178,12 +169,7 @@ void CoordinatorCore::commit(Effects& out) {
   step_s_ = total_s / static_cast<double>(rules_.stages);
   out.push_back(PersistCommit{row});
   control::ToWorker message;
-  auto& commit = *message.mutable_commit();
-  commit.set_epoch(epoch_);
-  commit.set_step(row.step);
-  commit.set_apply(row.apply);
-  commit.set_grad_factor(row.grad_factor);
-  commit.set_basis_version(row.basis_version);
+  *message.mutable_commit() = commit_message(row);
   to_all(message, out);
   ++committed_;
   for (auto* member : by_stage()) {

@@ -7,25 +7,13 @@
 #include <variant>
 #include <vector>
 
+#include "pipeline/step.h"
 #include "proto/control.pb.h"
 
 namespace thinpipe {
 
 // A worker's Attend stream, numbered by the service.
 using SessionId = int64_t;
-
-// One committed (or skipped) step, as it is kept.
-struct CommitRow {
-  int64_t step = 0;  // from 0
-  uint64_t epoch = 0;
-  bool apply = true;
-  double grad_factor = 1;
-  double squared_norm = 0;
-  double loss = 0;
-  int64_t basis_version = 0;
-  std::string metrics;  // JSON, a line of metrics.jsonl but for a validation loss
-  std::string timing;   // JSON, a line of timing.jsonl
-};
 
 struct SendTo {
   SessionId session;

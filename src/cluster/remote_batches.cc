@@ -4,6 +4,7 @@
 #include <grpcpp/channel.h>
 
 #include "boundary/kernels/tensor_bytes.h"
+#include "boundary/sizes.h"
 
 namespace thinpipe {
 namespace {

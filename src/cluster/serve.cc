@@ -101,7 +101,7 @@ std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder,
 }
 
 // Ticks until the run is over. A second signal ends the process: what is durable is durable.
-RunEnd wait_for_end(CoordinatorService& service) {
+Finish wait_for_end(CoordinatorService& service) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -144,7 +144,7 @@ Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
   });
 }
 
-RunEnd serve_run(const ServeOptions& options) {
+Finish serve_run(const ServeOptions& options) {
   const auto config = load_config(options.folder / "config.toml");
   auto store = RunStore::open(options.folder / "run.sqlite").take();
   const auto run = lasting(store, "run", new_run_id());

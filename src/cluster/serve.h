@@ -45,6 +45,6 @@ Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder);
 
 // Until the run is over, or SIGINT or SIGTERM has stopped it (after a checkpoint; a second one at once). These signals
 // must be blocked in every thread. Throws UserError when it cannot start.
-RunEnd serve_run(const ServeOptions& options);
+Finish serve_run(const ServeOptions& options);
 
 }  // namespace thinpipe

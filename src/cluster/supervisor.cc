@@ -21,6 +21,7 @@
 #include "cluster/serve.h"
 #include "config/run_config.h"
 #include "pipeline/progress.h"
+#include "pipeline/step.h"
 #include "pipeline/table_file.h"
 
 namespace thinpipe {
@@ -59,7 +60,7 @@ class Supervisor {
   }
   ~Supervisor() { ::close(signals_); }
 
-  LocalRunEnd run() {
+  RunOutcome run() {
     start(coordinator_);
     while (!place_) {
       if (wait_for_signals()) return leave_at_once();
@@ -246,32 +247,21 @@ class Supervisor {
     workers_.clear();  // kills what is left
   }
 
-  LocalRunEnd leave_at_once() {
+  RunOutcome leave_at_once() {
     workers_.clear();
     coordinator_.process.reset();
-    return {.complete = false,
-            .interrupted = true,
-            .step = std::max<int64_t>(0, shown_step_),
-            .resumable_step = std::max<int64_t>(0, manifest_step_),
-            .validation_loss = 0};
+    return {.step = std::max<int64_t>(0, shown_step_), .manifest_step = std::max<int64_t>(0, manifest_step_)};
   }
 
-  LocalRunEnd result() {
+  RunOutcome result() {
     const auto outcome = read_outcome(run_.folder).take();
     if (outcome.failed) throw UserError(outcome.reason);
-    LocalRunEnd end;
-    end.complete = outcome.complete;
-    end.interrupted = !outcome.complete;
-    end.step = outcome.step;
-    end.resumable_step = outcome.manifest_step;
-    end.validation_loss = outcome.validation_loss;
-    if (progress_ && end.step > shown_step_ && end.step == run_.config.train.steps) {
-      const auto& train = run_.config.train;
-      const int64_t steps = end.step - shown_step_;
-      progress_->step({end.step, outcome.loss, steps * train.microbatches * train.microbatch * train.seq_len,
+    if (progress_ && outcome.step > shown_step_ && outcome.step == run_.config.train.steps) {
+      const int64_t steps = outcome.step - shown_step_;
+      progress_->step({outcome.step, outcome.loss, steps * tokens_per_step(run_.config.train),
                        outcome.step_bytes * static_cast<uint64_t>(steps)});
     }
-    return end;
+    return outcome;
   }
 
   const LocalRun& run_;
@@ -292,6 +282,6 @@ class Supervisor {
 
 }  // namespace
 
-LocalRunEnd run_locally(const LocalRun& run, const Clock& clock) { return Supervisor(run, clock).run(); }
+RunOutcome run_locally(const LocalRun& run, const Clock& clock) { return Supervisor(run, clock).run(); }
 
 }  // namespace thinpipe

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "cluster/serve.h"
 #include "config/run_config.h"
 
 namespace thinpipe {
@@ -20,16 +21,8 @@ struct LocalRun {
   std::FILE* out = stdout;  // where the person looks
 };
 
-struct LocalRunEnd {
-  bool complete = false;     // all steps done, model.safetensors written
-  bool interrupted = false;  // by the person
-  int64_t step = 0;
-  int64_t resumable_step = 0;  // of the last checkpoint; 0: the beginning
-  double validation_loss = 0;
-};
-
-// Throws UserError with the reason when the run fails. SIGINT, SIGTERM and SIGCHLD are blocked in this process from
-// here on.
-LocalRunEnd run_locally(const LocalRun& run, const Clock& clock);
+// An outcome that is not complete: the person interrupted the run. Throws UserError with the reason when the run fails.
+// SIGINT, SIGTERM and SIGCHLD are blocked in this process from here on.
+RunOutcome run_locally(const LocalRun& run, const Clock& clock);
 
 }  // namespace thinpipe

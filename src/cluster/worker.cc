@@ -18,7 +18,6 @@
 #include "cluster/control_client.h"
 #include "cluster/coordinator_core.h"
 #include "cluster/remote_batches.h"
-#include "cluster/report_message.h"
 #include "cluster/state_files.h"
 #include "cluster/worker_links.h"
 #include "config/config_file.h"
@@ -108,7 +107,7 @@ class Worker {
     for (int64_t cut = 0; cut + 1 < config_.pipeline.stages; ++cut) {
       largest = std::max(largest, packet_rules(config_, run_.vocab(), cut, run_tag(run_.run())).max_payload_bytes);
     }
-    const int64_t capacity = config_.train.microbatches + 1;
+    const int64_t capacity = queue_capacity(config_.train);
     return {run_.run(),
             options_.coordinator,
             options_.listen,
@@ -334,7 +333,7 @@ class Worker {
     const auto& line = down ? settings.forward : settings.backward;
     if (line.shapes()) {
       link = shape_link(std::move(link), {line.rate_bits_per_s, line.delay, line.jitter},
-                        config_.train.microbatches + 1, config_.train.seed);
+                        queue_capacity(config_.train), config_.train.seed);
     }
     // Shared with the client's thread, which interrupts it.
     auto rules = packet_rules(config_, run_.vocab(), cut, run_tag(run_.run()));
@@ -355,9 +354,7 @@ class Worker {
     }
     control::FromWorker message;
     auto& ready = *message.mutable_ready();
-    ready = to_message(report.value());
-    ready.set_epoch(epoch_);
-    ready.set_step(step.step());
+    ready = std::move(report.value());
     count_sockets(ready);
     {
       // Before it is said: whoever asks from now on must hear that this step is in doubt.
@@ -389,7 +386,7 @@ class Worker {
   void commit(const control::Commit& commit) {
     const std::lock_guard lock(mutex_);
     if (!holding_ || holding_->ready_step() != commit.step() || holding_->ready_epoch() != commit.epoch()) return;
-    worker_->commit({commit.step(), commit.apply(), commit.grad_factor()});
+    worker_->commit(commit);
     holding_->set_applied(worker_->applied());
     holding_->set_ready_step(-1);
     TP_CHECK(worker_->basis_version() == commit.basis_version() || !config_.model.is_subspace(),
@@ -399,15 +396,15 @@ class Worker {
   void evaluate(const control::Evaluate& evaluate) {
     if (worker_ == nullptr || worker_->applied() != evaluate.step())
       return complain("told to evaluate out of turn", false);
-    auto report = worker_->evaluate(epoch_, evaluate.step(), evaluate.windows());
-    if (!report) {
-      if (latest_epoch_ == epoch_) complain(report.error().message, false);
+    const auto loss_sum = worker_->evaluate(epoch_, evaluate.step(), evaluate.windows());
+    if (!loss_sum) {
+      if (latest_epoch_ == epoch_) complain(loss_sum.error().message, false);
       return;
     }
     control::FromWorker message;
     message.mutable_evaluated()->set_epoch(epoch_);
     message.mutable_evaluated()->set_step(evaluate.step());
-    message.mutable_evaluated()->set_loss_sum(report.value().loss_sum);
+    message.mutable_evaluated()->set_loss_sum(loss_sum.value());
     say(message);
   }
 

@@ -66,6 +66,7 @@ class Stage {
 
   // Null in a dense model.
   SubspaceSide* subspace() { return subspace_ ? &*subspace_ : nullptr; }
+  const SubspaceSide* subspace() const { return subspace_ ? &*subspace_ : nullptr; }
   // Moves to another basis: A <- A Q, E <- E Q with Q = U^T U', which is returned for the moments.
   at::Tensor change_over(Basis next);
 

@@ -22,6 +22,7 @@ SubspaceSide::SubspaceSide(const ModelConfig& config, BlockRange range, uint64_t
 
 void SubspaceSide::set_basis(Basis basis) {
   basis_ = std::move(basis);
+  next_basis_.reset();
   u_ = basis_.u.to(options_.device(), options_.dtype().toScalarType());
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,12 +44,24 @@ class SubspaceSide {
   void begin_step(bool gather);
   void tap(const at::Tensor& grad);
   void commit_tap(double grad_factor);
-  void drop_tap() { pending_.reset(); }
+  void drop_tap() {
+    pending_.reset();
+    next_basis_.reset();
+  }
   // C (d, d) over the committed steps since it was last cleared; undefined while there are none.
   const at::Tensor& second_moment() const { return second_moment_; }
   // The same, zeros while there are none.
   at::Tensor second_moment_or_zeros() const;
   void set_second_moment(at::Tensor c) { second_moment_ = std::move(c); }
+
+  // Whether step `step` moves the basis, and the basis that the step under way moves to: set at its end, in use once it
+  // is committed. drop_tap() and set_basis() forget it.
+  bool moves_at(int64_t step) const {
+    const int64_t every = config_.subspace.update_every;
+    return every > 0 && (step + 1) % every == 0;
+  }
+  const std::optional<Basis>& next_basis() const { return next_basis_; }
+  void set_next_basis(Basis next) { next_basis_ = std::move(next); }
 
  private:
   ModelConfig config_;
@@ -59,6 +72,7 @@ class SubspaceSide {
   std::vector<AnchorTable> tables_;
   bool gather_ = false;
   at::Tensor second_moment_, pending_;
+  std::optional<Basis> next_basis_;
 };
 
 }  // namespace thinpipe

@@ -140,7 +140,7 @@ Status check_rules(const PacketHeader& header, const PacketRules& rules) {
 }  // namespace
 
 std::string to_string(const PacketTag& tag) {
-  constexpr std::array<std::string_view, 4> kNames{"forward", "backward", "basis", "evaluation"};
+  constexpr std::array<std::string_view, 4> kNames{"forward", "backward", "end-of-step", "evaluation"};
   const auto kind = static_cast<size_t>(tag.kind);
   return fmt::format("the {} packet of epoch {}, step {}, microbatch {}",
                      kind < kNames.size() ? kNames[kind] : "unknown", tag.epoch, tag.step, tag.microbatch);
@@ -159,17 +159,19 @@ RunTag run_tag(std::string_view run_id) {
 
 std::string tag_problem(const PacketTag& tag, const PacketRules& rules) {
   if (tag.kind > PacketKind::kEvalForward) {
-    return fmt::format("kind {}; 0 (forward), 1 (backward), 2 (basis) and 3 (evaluation) exist",
+    return fmt::format("kind {}; 0 (forward), 1 (backward), 2 (end of step) and 3 (evaluation) exist",
                        static_cast<unsigned>(tag.kind));
   }
   if (tag.step < 0) return fmt::format("step {}; steps count from 0", tag.step);
   const bool training = tag.kind == PacketKind::kForward || tag.kind == PacketKind::kBackward;
-  const int64_t count = training ? rules.microbatches : tag.kind == PacketKind::kBasis ? 1 : rules.eval_microbatches;
+  const int64_t count = training                             ? rules.microbatches
+                        : tag.kind == PacketKind::kEndOfStep ? 1
+                                                             : rules.eval_microbatches;
   if (tag.microbatch < 0 || tag.microbatch >= count) {
     return fmt::format("microbatch {}; {} has {}, counted from 0", tag.microbatch,
-                       training                         ? "a step"
-                       : tag.kind == PacketKind::kBasis ? "a basis"
-                                                        : "an evaluation",
+                       training                             ? "a step"
+                       : tag.kind == PacketKind::kEndOfStep ? "the end of a step"
+                                                            : "an evaluation",
                        count);
   }
   return "";

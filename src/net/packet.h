@@ -19,13 +19,13 @@ namespace thinpipe {
 constexpr size_t kPacketHeaderBytes = 80;
 constexpr uint8_t kPacketVersion = 1;
 
-enum class PacketKind : uint8_t { kForward = 0, kBackward = 1, kBasis = 2, kEvalForward = 3 };
+enum class PacketKind : uint8_t { kForward = 0, kBackward = 1, kEndOfStep = 2, kEvalForward = 3 };
 
 // Which message of the run. In the order of the fields, so all of a step lie together.
 struct PacketTag {
   uint64_t epoch = 0;
   int64_t step = 0;        // from 0; of an evaluation: the number of committed steps
-  int64_t microbatch = 0;  // of a basis: 0
+  int64_t microbatch = 0;  // of the end of a step: 0
   PacketKind kind = PacketKind::kForward;
 
   auto operator<=>(const PacketTag&) const = default;

@@ -14,7 +14,7 @@ size_t most_held(const PacketRules& rules) {
   TP_CHECK(rules.microbatches >= 0 && rules.microbatches <= kMostMicrobatches && rules.eval_microbatches >= 0 &&
                rules.eval_microbatches <= kMostMicrobatches,
            "{} microbatches in a step and {} in an evaluation", rules.microbatches, rules.eval_microbatches);
-  // Two steps, each with its forward and backward packets, a basis, and an evaluation before it.
+  // Two steps, each with its forward and backward packets, its end, and an evaluation before it.
   return 2 * static_cast<size_t>(2 * rules.microbatches + 1 + rules.eval_microbatches);
 }
 

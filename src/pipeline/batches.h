@@ -11,7 +11,7 @@
 
 namespace thinpipe {
 
-// Where a first stage gets its tokens: its own copy of the corpus, or somebody who has one.
+// Where a first stage gets its tokens: from its own copy of the corpus, or from the coordinator's.
 class Batches {
  public:
   virtual ~Batches() = default;
@@ -19,7 +19,7 @@ class Batches {
   virtual Result<TokenBatch> validation(int64_t first_window, int64_t count) = 0;
 };
 
-// Of a copy on this machine.
+// Reads the local copy of the corpus.
 class BatchSource final : public Batches {
  public:
   // Opens the shards and checks every id against the vocabulary. Throws UserError when a shard is damaged or too short.

@@ -5,15 +5,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
+#include <type_traits>
 
 #include "base/result.h"
 #include "net/memory_link.h"
-#include "pipeline/schedule.h"
 #include "pipeline/stage_worker.h"
+#include "pipeline/table_file.h"
+#include "pipeline/tensor_file.h"
 
 namespace thinpipe {
 namespace {
@@ -23,146 +26,138 @@ constexpr uint64_t kEpoch = 1;
 
 }  // namespace
 
-struct InProcessParts {
-  RunConfig config;
-  StepBarrier barrier;
-  std::vector<std::unique_ptr<PacketLink>> down, up;  // per cut: the earlier stage's end, the later one's
-  std::vector<std::unique_ptr<StageWorker>> workers;
-  std::vector<std::thread> threads;
-  std::mutex fault_mutex;
-  std::exception_ptr fault;  // the first exception of a stage's thread
-
-  InProcessParts(const RunConfig& run, int64_t vocab, Batches& batches, const at::Tensor& table)
-      : config(run), barrier(static_cast<size_t>(run.pipeline.stages)) {
-    const auto schedule = schedule_for(run, {});
-    const size_t count = schedule.stages.size();
-    for (size_t i = 0; i + 1 < count; ++i) {
-      // One more upstream than the schedule needs: the next basis may follow the last gradient.
-      auto [earlier, later] =
-          make_memory_link(schedule.stages[i].forward_capacity, schedule.stages[i + 1].backward_capacity + 1);
-      const auto rules = packet_rules(run, vocab, static_cast<int64_t>(i), run_tag("in process"));
-      down.push_back(std::make_unique<PacketLink>(std::move(earlier), rules, kEpoch));
-      up.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch));
-    }
-    for (size_t i = 0; i < count; ++i) {
-      workers.push_back(std::make_unique<StageWorker>(config, vocab, stage_place(run, i), batches, table));
-      workers[i]->connect(i > 0 ? up[i - 1].get() : nullptr, i + 1 < count ? down[i].get() : nullptr);
-    }
-    for (auto& worker : workers) {
-      threads.emplace_back([this, &worker, number = threads.size()] { serve(*worker, number); });
-    }
-  }
-
-  // A stage's thread. Whatever ends it early ends the others too, with its reason.
-  void serve(StageWorker& worker, size_t number) {
-    at::set_num_threads(threads_for(config));
-    std::string reason;
-    try {
-      const auto status = run_commands(worker, number);
-      if (status.ok()) return;
-      reason = status.error().message;
-    } catch (const std::exception& error) {
-      reason = error.what();
-      const std::lock_guard lock(fault_mutex);
-      if (!fault) fault = std::current_exception();
-    }
-    reason = fmt::format("stage {}: {}", number, reason);
-    end_all(reason);
-  }
-
-  // Serves commands until Stop, or until a link or a peer fails.
-  Status run_commands(StageWorker& worker, size_t number) {
-    while (true) {
-      auto command = barrier.next(number);
-      if (!command) return command.error();
-      if (std::holds_alternative<Stop>(command.value())) return {};
-      if (const auto* commit = std::get_if<CommitStep>(&command.value())) {
-        worker.commit(*commit);
-        continue;
-      }
-      const auto* step = std::get_if<RunStep>(&command.value());
-      auto report = step != nullptr
-                        ? worker.run_step(kEpoch, step->step)
-                        : worker.evaluate(kEpoch, worker.applied(), std::get<Evaluate>(command.value()).windows);
-      if (!report) return report.error();
-      barrier.report(number, std::move(report.value()));
-    }
-  }
-
-  void end_all(const std::string& reason) {
-    barrier.fail(reason);
-    for (auto& link : down) link->interrupt(kEpoch + 1, reason);
-    for (auto& link : up) link->interrupt(kEpoch + 1, reason);
-  }
-
-  // One report of every stage. A stage's exception comes out here as what it was, a peer's or link's error as
-  // UserError.
-  std::vector<StageReport> gather() {
-    auto reports = barrier.gather();
-    if (!reports) {
-      const std::lock_guard lock(fault_mutex);
-      if (fault) std::rethrow_exception(fault);
-    }
-    return std::move(reports).take();
-  }
-
-  void stop() {
-    barrier.give(Stop{});
-    for (auto& thread : threads) {
-      if (thread.joinable()) thread.join();
-    }
-  }
-};
-
 InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table)
-    : parts_(std::make_unique<InProcessParts>(config, vocab, batches, table)) {}
+    : config_(config) {
+  const auto count = static_cast<size_t>(config.pipeline.stages);
+  const int64_t capacity = queue_capacity(config.train);
+  for (size_t i = 0; i + 1 < count; ++i) {
+    auto [earlier, later] = make_memory_link(capacity, capacity);
+    const auto rules = packet_rules(config, vocab, static_cast<int64_t>(i), run_tag("in process"));
+    down_.push_back(std::make_unique<PacketLink>(std::move(earlier), rules, kEpoch));
+    up_.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    workers_.push_back(std::make_unique<StageWorker>(config_, vocab, stage_place(config, i), batches, table));
+    workers_[i]->connect(i > 0 ? up_[i - 1].get() : nullptr, i + 1 < count ? down_[i].get() : nullptr);
+  }
+}
 
-InProcessPipeline::~InProcessPipeline() {
-  if (!parts_) return;
-  parts_->end_all("the run has ended");
-  parts_->stop();
+InProcessPipeline::~InProcessPipeline() = default;
+
+// What work(worker) gives for every stage. The last stage runs on this thread and the others on threads of their own,
+// made for the purpose; a pipeline of one stage so keeps one OpenMP pool. The first stage to fail wins: its reason is
+// the one that everybody has.
+template <class Work>
+auto InProcessPipeline::on_all_stages(const Work& work) {
+  using Outcome = std::invoke_result_t<Work, StageWorker&>;
+  std::vector<std::optional<Outcome>> outcomes(workers_.size());
+  std::mutex mutex;
+  std::string failure;
+  std::exception_ptr fault;
+  const auto fail = [&](size_t stage, const std::string& reason, std::exception_ptr exception) {
+    const std::lock_guard lock(mutex);
+    if (!failure.empty()) return;
+    failure = fmt::format("stage {}: {}", stage, reason);
+    fault = std::move(exception);
+    end_all(failure);
+  };
+  const auto run = [&](size_t stage) {
+    try {
+      at::set_num_threads(threads_for(config_));
+      outcomes[stage] = work(*workers_[stage]);
+      if (!outcomes[stage]->ok()) fail(stage, outcomes[stage]->error().message, nullptr);
+    } catch (const std::exception& error) {
+      fail(stage, error.what(), std::current_exception());
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t stage = 0; stage + 1 < workers_.size(); ++stage) threads.emplace_back(run, stage);
+    run(workers_.size() - 1);
+  }
+  if (fault) std::rethrow_exception(fault);
+  if (!failure.empty()) throw UserError(failure);
+  return outcomes;
+}
+
+// Ends every wait for a message or for room.
+void InProcessPipeline::end_all(const std::string& reason) {
+  for (auto* links : {&down_, &up_}) {
+    for (auto& link : *links) {
+      link->interrupt(kEpoch + 1, reason);
+      link->close(reason);
+    }
+  }
 }
 
 StepResult InProcessPipeline::step(int64_t number) {
-  const auto& train = parts_->config.train;
-  parts_->barrier.give(RunStep{number});
-  StepResult result{number, 0, 0, false, parts_->gather()};
-  double squared_norm = 0;
-  for (const auto& report : result.stages) {  // in stage order: the same sum whoever was first
-    result.loss += report.loss_sum;
-    squared_norm += report.squared_norm;
-    if (report.basis_hash != result.stages.front().basis_hash) throw UserError("the stages disagree on the next basis");
-  }
-  result.loss /= static_cast<double>(train.microbatches * train.microbatch * train.seq_len);
-  result.norm = std::sqrt(squared_norm);
-  result.applied = std::isfinite(squared_norm) && std::isfinite(result.loss);
-  parts_->barrier.give(CommitStep{number, result.applied, clip_factor(squared_norm, parts_->config.optim.clip)});
+  const auto reports = on_all_stages([&](StageWorker& worker) { return worker.run_step(kEpoch, number); });
+  StepResult result;
+  for (const auto& report : reports) result.stages.push_back(report->value());
+  static_cast<CommitRow&>(result) = decide(tokens_per_step(config_.train), config_.optim.clip, result.stages).take();
+  on_all_stages([commit = commit_message(result)](StageWorker& worker) {
+    worker.commit(commit);
+    return Status();
+  });
   return result;
 }
 
 double InProcessPipeline::validate(int64_t windows) {
-  parts_->barrier.give(Evaluate{windows});
-  const auto reports = parts_->gather();
-  return reports.back().loss_sum / static_cast<double>(windows * parts_->config.train.seq_len);
+  const auto sums = on_all_stages([&](StageWorker& worker) {  //
+    return worker.evaluate(kEpoch, worker.applied(), windows);
+  });
+  return sums.back()->value() / static_cast<double>(windows * config_.train.seq_len);
 }
 
-StageWorker& InProcessPipeline::worker(size_t stage) { return *parts_->workers[stage]; }
-
-std::vector<std::pair<std::string, at::Tensor>> InProcessPipeline::finish() {
-  parts_->stop();
+std::vector<std::pair<std::string, at::Tensor>> InProcessPipeline::weights() const {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (auto& worker : parts_->workers) {
+  for (const auto& worker : workers_) {
     for (const auto& parameter : worker->stage().parameters().all())
       tensors.emplace_back(parameter.name, parameter.value);
   }
-  if (auto* side = parts_->workers.front()->stage().subspace()) tensors.emplace_back("basis", side->basis().u);
+  if (const auto* side = workers_.front()->stage().subspace()) tensors.emplace_back("basis", side->basis().u);
   return tensors;
 }
 
 int64_t InProcessPipeline::parameter_count() const {
   int64_t count = 0;
-  for (auto& worker : parts_->workers) count += worker->stage().parameters().element_count();
+  for (const auto& worker : workers_) count += worker->stage().parameters().element_count();
   return count;
+}
+
+TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSource& batches, RunFolder& folder,
+                                Progress& progress, const Clock& clock) {
+  InProcessPipeline pipeline(config, vocab, batches, table_of_run(folder.path(), config, vocab).take());
+  const auto& train = config.train;
+  const int64_t eval_windows = std::min(train.eval_sequences, batches.validation_windows());
+  TrainingResult result{.parameters = pipeline.parameter_count()};
+  const auto start = clock.now();
+  int64_t skipped_in_a_row = 0;
+  for (int64_t number = 0; number < train.steps; ++number) {
+    const auto step = pipeline.step(number);
+    auto line = metrics_line(config, step, step.stages);
+    if (train.eval_every > 0 && (number + 1) % train.eval_every == 0 && number + 1 < train.steps) {
+      const double loss = pipeline.validate(eval_windows);
+      line["validation_loss"] = loss;
+      progress.note(fmt::format("step {}: validation loss {:.4f} on {} sequences", number + 1, loss, eval_windows));
+    }
+    folder.metrics().append(line).take();
+    folder.timing().append(timing_line(number, seconds(clock.now() - start), step.stages)).take();
+    progress.step({number + 1, step.loss, tokens_per_step(train), bytes_of(step.stages)});
+    skipped_in_a_row = step.apply ? 0 : skipped_in_a_row + 1;
+    if (skipped_in_a_row == config.cluster.max_skipped) {
+      throw UserError(
+          fmt::format("the loss or its gradient was not finite for {} steps in a row up to step {}; lower optim.lr "
+                      "({}) or lengthen optim.warmup ({})",
+                      config.cluster.max_skipped, number + 1, config.optim.lr, config.optim.warmup));
+    }
+    result.steps = number + 1;
+    result.final_loss = step.loss;
+  }
+  result.validation_loss = pipeline.validate(batches.validation_windows());
+  folder.metrics().append({{"step", result.steps}, {"final_validation_loss", result.validation_loss}}).take();
+  save_tensors(folder.path() / "model.safetensors", pipeline.weights(), {{"format", "thinpipe"}}).take();
+  return result;
 }
 
 }  // namespace thinpipe

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -14,41 +15,46 @@
 #include "pipeline/batches.h"
 #include "pipeline/progress.h"
 #include "pipeline/run_folder.h"
-#include "pipeline/step_barrier.h"
+#include "pipeline/step.h"
 
 namespace thinpipe {
 
-// What one committed (or skipped) step was.
-struct StepResult {
-  int64_t step;  // from 0
-  double loss;   // mean over the step's tokens, nats
-  double norm;   // of all gradients, before clipping
-  bool applied;
-  std::vector<StageReport> stages;
-};
-
-struct InProcessParts;
+class PacketLink;
 class StageWorker;
 
-// The stages, their threads and links. table: T_fixed where the config names one (Stage). Throws UserError when the
-// config asks for what cannot be, or when a stage fails.
+struct StepResult : CommitRow {
+  std::vector<control::Ready> stages;
+};
+
+// The stages and their links. Every call below runs all stages at once and returns when all are done; it sets the
+// number of compute threads of the calling thread, which runs the last stage. A stage that fails ends the others with
+// its reason, and the pipeline with them: UserError("stage 2: ...") for what a link, a peer or the token source did,
+// the stage's own exception as it was.
 class InProcessPipeline {
  public:
+  // table: T_fixed where the config names one (Stage). Throws UserError when the config asks for what cannot be.
   InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table = {});
   ~InProcessPipeline();
 
+  // Runs the step and commits it, or skips it where it is not finite.
   StepResult step(int64_t number);
   // Mean loss over the first `windows` validation windows.
   double validate(int64_t windows);
 
-  // Stops the stages; afterwards, their weights and what a model of theirs has of them. Names are unique.
-  std::vector<std::pair<std::string, at::Tensor>> finish();
+  // The stages' weights and what a model of theirs has of them. Names are unique.
+  std::vector<std::pair<std::string, at::Tensor>> weights() const;
   int64_t parameter_count() const;
-  // Between steps: the stage's state may be read and restored.
-  StageWorker& worker(size_t stage);
+  // The stage's state may be read and restored.
+  StageWorker& worker(size_t stage) { return *workers_[stage]; }
 
  private:
-  std::unique_ptr<InProcessParts> parts_;
+  template <class Work>
+  auto on_all_stages(const Work& work);
+  void end_all(const std::string& reason);
+
+  RunConfig config_;
+  std::vector<std::unique_ptr<PacketLink>> down_, up_;  // per cut: the earlier stage's end, the later one's
+  std::vector<std::unique_ptr<StageWorker>> workers_;
 };
 
 struct TrainingResult {

@@ -46,7 +46,7 @@ LineLog::LineLog(LineLog&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
 
 Result<LineLog> LineLog::rewrite(const std::filesystem::path& path, const std::string& lines) {
-  if (auto status = write_file_atomically(path, lines); !status) return status.error();
+  TRY(write_file_atomically(path, lines));
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (descriptor < 0) return Error{fmt::format("cannot write {}: {}", path.string(), std::strerror(errno))};
   LineLog log(path, descriptor);
@@ -76,16 +76,10 @@ Status LineLog::append_text(const std::string& line) {
 std::string new_run_name() { return fmt::format("{:%Y-%m-%d-%H-%M-%S}", fmt::gmtime(std::time(nullptr))); }
 
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config) {
-  auto folder = path;
   std::error_code ignored;
   const bool was_there = !path.empty() && std::filesystem::exists(path, ignored);
-  if (folder.empty()) {
-    auto claimed = claim_new_folder();
-    if (!claimed) return claimed.error();
-    folder = claimed.value();
-  } else if (auto status = make_directories(folder); !status) {
-    return status.error();
-  }
+  if (!path.empty()) TRY(make_directories(path));
+  const auto folder = TRY(path.empty() ? claim_new_folder() : Result(path));
   for (const char* name : {"config.toml", "metrics.jsonl", "model.safetensors", "run.sqlite"}) {
     if (std::filesystem::exists(folder / name, ignored)) {
       return Error{fmt::format("{} already holds a run ({}); give another folder", folder.string(), name)};
@@ -98,36 +92,29 @@ Result<std::filesystem::path> create_run_folder(const std::filesystem::path& pat
   return folder;
 }
 
-RunFolder::Traces::~Traces() {
-  std::error_code ignored;
-  for (const auto& path : paths) std::filesystem::remove(path, ignored);
-}
-
 RunFolder::~RunFolder() {
-  if (!metrics_.empty()) traces_.paths.clear();
+  if (metrics_ && !metrics_->empty()) return;
+  std::error_code ignored;
+  for (auto path = made_.rbegin(); path != made_.rend(); ++path) std::filesystem::remove(*path, ignored);
 }
 
 Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
   std::error_code ignored;
-  const bool was_there = !path.empty() && std::filesystem::exists(path, ignored);
-  std::vector<const char*> kept;  // by keep_corpus, later
-  for (const char* name : {"tokenizer.model", "corpus_id"}) {
-    if (!was_there || !std::filesystem::exists(path / name, ignored)) kept.push_back(name);
+  const auto there = [&](const char* name) { return !path.empty() && std::filesystem::exists(path / name, ignored); };
+  const bool new_folder = !there(""), new_tokenizer = !there("tokenizer.model"), new_id = !there("corpus_id");
+  RunFolder run;
+  run.path_ = TRY(create_run_folder(path, config));
+  if (new_folder) run.made_.push_back(run.path_);
+  run.made_.push_back(run.path_ / "config.toml");
+  if (new_tokenizer) run.made_.push_back(run.path_ / "tokenizer.model");  // by keep_corpus, later
+  if (new_id) run.made_.push_back(run.path_ / "corpus_id");
+  for (auto* log : {&run.metrics_, &run.timing_}) {
+    const auto file = run.path_ / (log == &run.metrics_ ? "metrics.jsonl" : "timing.jsonl");
+    auto created = TRY(LineLog::create(file));
+    log->emplace(std::move(created));
+    run.made_.push_back(file);
   }
-  const auto folder = create_run_folder(path, config);
-  if (!folder) return folder.error();
-  Traces traces;
-  if (!was_there) traces.paths.push_back(folder.value());
-  const auto made = [&](const char* name) { traces.paths.insert(traces.paths.begin(), folder.value() / name); };
-  made("config.toml");
-  for (const char* name : kept) made(name);
-  auto metrics = LineLog::create(folder.value() / "metrics.jsonl");
-  if (!metrics) return metrics.error();
-  made("metrics.jsonl");
-  auto timing = LineLog::create(folder.value() / "timing.jsonl");
-  if (!timing) return timing.error();
-  made("timing.jsonl");
-  return RunFolder(folder.value(), std::move(metrics.value()), std::move(timing.value()), std::move(traces));
+  return run;
 }
 
 }  // namespace thinpipe

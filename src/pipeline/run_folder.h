@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,9 @@ std::string new_run_name();
 // a run yet; empty: a new folder under data_dir()/runs, named by the time.
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config);
 
-// A run that ends before its first line of metrics has nothing to show, and would only be in the way of the next
-// attempt: the destructor then removes what create() has made and what keep_corpus() has, and the folder if that was
-// new.
+// The folder of a run in one process. A run that ends before its first line of metrics has nothing to show, and would
+// only be in the way of the next attempt: the destructor then removes what create() and keep_corpus() have made, and
+// the folder if it was new.
 class RunFolder {
  public:
   // create_run_folder, and the two logs.
@@ -55,27 +56,15 @@ class RunFolder {
   RunFolder& operator=(RunFolder&&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  LineLog& metrics() { return metrics_; }
-  LineLog& timing() { return timing_; }
+  LineLog& metrics() { return *metrics_; }
+  LineLog& timing() { return *timing_; }
 
  private:
-  // Files and folders to remove, in this order; folders only if they are empty by then.
-  struct Traces {
-    Traces() = default;
-    ~Traces();
-    Traces(Traces&&) noexcept = default;
-    Traces& operator=(Traces&&) = delete;
-
-    std::vector<std::filesystem::path> paths;
-  };
-
-  RunFolder(std::filesystem::path path, LineLog metrics, LineLog timing, Traces&& traces)
-      : path_(std::move(path)), metrics_(std::move(metrics)), timing_(std::move(timing)), traces_(std::move(traces)) {}
+  RunFolder() = default;
 
   std::filesystem::path path_;
-  LineLog metrics_;
-  LineLog timing_;
-  Traces traces_;
+  std::optional<LineLog> metrics_, timing_;
+  std::vector<std::filesystem::path> made_;  // a folder before what is in it
 };
 
 }  // namespace thinpipe

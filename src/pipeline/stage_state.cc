@@ -117,7 +117,6 @@ Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files,
     side->set_second_moment(tap.defined() ? tap.to(side->u().device()) : at::Tensor());
   }
   dropped_share_ = dropped_share;
-  next_basis_.reset();
   applied_ = step;
   return {};
 }

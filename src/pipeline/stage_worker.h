@@ -1,12 +1,13 @@
-// One stage's part in training: runs the schedule's actions on its blocks and talks to its neighbours through packets.
-// Nothing in here knows whether the neighbours are threads or machines, nor who decides that a step is run or
-// committed.
+// One stage's part in training: runs the schedule's passes on its blocks and talks to its neighbours through packets.
+// This is the page to read first (stage_worker.cc: forward, backward, run_step). Nothing in here knows whether the
+// neighbours are threads or machines, nor who decides that a step is run or committed.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "boundary/boundary.h"
 #include "config/run_config.h"
@@ -14,9 +15,9 @@
 #include "net/packet_link.h"
 #include "optim/optimizer.h"
 #include "pipeline/batches.h"
-#include "pipeline/schedule.h"
-#include "pipeline/stage_report.h"
+#include "pipeline/replicas.h"
 #include "pipeline/tensor_file.h"
+#include "proto/control.pb.h"
 
 namespace thinpipe {
 
@@ -35,11 +36,11 @@ at::Device device_of(const TrainConfig& train);
 // Compute threads of a stage: train.threads, or one each where there are several stages.
 int threads_for(const RunConfig& config);
 
-// gpipe, or 1f1b with these depths per stage (empty: those that cover links that take no time).
-Schedule schedule_for(const RunConfig& config, const std::vector<int64_t>& warmup);
-
 // What may cross cut `cut` of the run, for the end of its link.
 PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, RunTag run);
+
+// Messages that a link must be able to hold in each direction: what a step sends, and its end (schedule.h).
+int64_t queue_capacity(const TrainConfig& train);
 
 // What a checkpoint holds of one unit of the model.
 struct UnitState {
@@ -50,22 +51,22 @@ struct UnitState {
 
 class StageWorker {
  public:
-  // batches: used by the first stage only. table: the Stage's. The references must outlive it. One thread calls
-  // everything.
+  // batches: used by the first stage only. table: the Stage's. The references must outlive it. One thread at a time
+  // calls everything.
   StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches, const at::Tensor& table = {});
 
   // Null at the ends of the pipeline. They must stay until they are replaced.
   void connect(PacketLink* previous, PacketLink* next);
-  // The schedule of the steps from here on (see schedule_for). All stages of a step need the same.
-  void set_warmup(const std::vector<int64_t>& warmup);
+  // 1f1b's depths for the steps from here on (schedule.h). All stages of a step need the same.
+  void set_warmup(std::vector<int64_t> warmup) { warmup_ = std::move(warmup); }
 
   // Runs step `step` up to its gradients, from the start: what an aborted attempt has left is dropped. An error is a
   // link's, a peer's or the token source's, and leaves the weights untouched.
-  Result<StageReport> run_step(uint64_t epoch, int64_t step);
-  // The mean over the first `windows` windows of the validation split is the last stage's loss_sum / tokens.
-  Result<StageReport> evaluate(uint64_t epoch, int64_t step, int64_t windows);
-  // After run_step of the same step.
-  void commit(const CommitStep& commit);
+  Result<control::Ready> run_step(uint64_t epoch, int64_t step);
+  // The sum of the losses over the first `windows` windows of the validation split; 0 on all stages but the last.
+  Result<double> evaluate(uint64_t epoch, int64_t step, int64_t windows);
+  // After run_step of the same step: applies it, or (apply = false) counts it and changes nothing.
+  void commit(const control::Commit& commit);
 
   // Steps committed so far; the next one to run.
   int64_t applied() const { return applied_; }
@@ -80,44 +81,51 @@ class StageWorker {
   Stage& stage() { return stage_; }
 
  private:
-  Status act(const Action& action, int64_t step, StageReport& report);
-  Status send(PacketLink& link, PacketKind kind, int64_t step, int64_t microbatch, std::vector<std::byte> payload,
-              int64_t sequences);
-  Result<std::vector<std::byte>> receive(PacketLink& link, PacketKind kind, int64_t step, int64_t microbatch,
-                                         StageReport& report);
-  Result<ForwardContent> receive_forward(PacketKind kind, int64_t step, int64_t microbatch, int64_t sequences,
-                                         StageReport& report);
-  Result<ForwardContent> input_of(int64_t step, int64_t microbatch);
-  // On a step that moves the subspace: the last stage forms the next basis, and it travels upstream (METHOD 3).
-  Status pass_basis(int64_t step, StageReport& report);
-  bool moves_basis(int64_t step) const;
-  // Whether a step of the run after `step` moves the basis, and so needs the gradients of this one.
-  bool moves_basis_after(int64_t step) const;
-  void begin_pass(uint64_t epoch, int64_t step);
-  void end_pass(StageReport& report);
+  // Seconds of the step under way.
+  struct Times {
+    double forward_s = 0, backward_s = 0, wait_s = 0, total_s = 0;
+  };
+
+  void begin(uint64_t epoch, int64_t step);
+  Status forward(int64_t microbatch);
+  Status backward(int64_t microbatch);
+  // What boundaries tell each other behind the last pass: upstream, then downstream.
+  Status exchange_end_of_step();
+  // On a step that moves the subspace, the last stage's part (METHOD 3).
+  void form_next_basis();
+  control::Ready report();
+
+  Result<Activation> tokens(Result<TokenBatch> batch) const;
+  Result<Activation> receive_activation(PacketKind kind, int64_t microbatch, int64_t sequences);
+  Result<at::Tensor> receive_gradient(int64_t microbatch);
+  Result<std::vector<std::byte>> receive(PacketLink& link, PacketKind kind, int64_t microbatch);
+  Status send(PacketLink& link, PacketKind kind, int64_t microbatch, std::vector<std::byte> payload);
+  MessageNumber number(int64_t microbatch) const;
+  // Whether a step of the run after the present one moves the basis, and so needs the gradients of this one.
+  bool moves_basis_later() const;
 
   const RunConfig& config_;
   StagePlace place_;
-  std::vector<int64_t> warmup_;  // that schedule_ was made for
-  Schedule schedule_;
+  std::vector<int64_t> warmup_;
   Batches& batches_;
   Stage stage_;
   Optimizer optimizer_;
   std::unique_ptr<Boundary> before_, after_;  // null at the ends
   PacketLink* previous_ = nullptr;
   PacketLink* next_ = nullptr;
-  uint64_t epoch_ = 0;
+  std::unique_ptr<Replicas> replicas_ = alone();
   int64_t applied_ = 0;
 
-  // Microbatches under way: what has arrived and is not used yet, and what forward left for backward.
-  std::map<int64_t, ForwardContent> arrived_;
-  std::map<int64_t, at::Tensor> arrived_grads_;
-  std::map<int64_t, StagePass> passes_;
-  std::map<int64_t, at::Tensor> grads_out_;
-  std::optional<Basis> next_basis_;
-  uint64_t sent_before_ = 0, sent_before_back_ = 0;  // payload bytes when the pass began
+  // The step under way.
+  uint64_t epoch_ = 0;
+  int64_t step_ = 0;
+  std::map<int64_t, StagePass> passes_;  // by microbatch: what forward left for backward
+  control::Ready report_;
+  Times times_;
+
+  // Of the last commit; the next report tells.
   double dropped_share_ = 0;
-  double update_s_ = 0;  // of the last commit
+  double update_s_ = 0;
 };
 
 }  // namespace thinpipe

@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "boundary/boundary.h"
+#include "boundary/sizes.h"
 #include "net/packet.h"
 #include "optim/rules.h"
 
@@ -95,25 +95,14 @@ double logit_bytes(const Sizes& s) {
   return s.number * numbers;
 }
 
-// One message across any cut of the run, by direction.
-struct MessageBytes {
-  double forward, backward;
-
-  MessageBytes(const RunConfig& config, int64_t vocab) {
-    // Any device will do: only sizes are asked.
-    const auto boundary = make_boundary(config, vocab, 0, at::TensorOptions());
-    forward = static_cast<double>(boundary->forward_bytes(config.train.microbatch));
-    backward = static_cast<double>(boundary->backward_bytes(config.train.microbatch));
-  }
-};
-
 // Between processes a link and the shaper before it hold M + 1 messages each, and so does the receiving end.
 double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
   const auto messages = static_cast<double>(config.train.microbatches + 1);
-  const MessageBytes message(config, vocab);
+  const auto sizes = boundary_sizes(config, vocab);
+  const auto forward = static_cast<double>(sizes.forward), backward = static_cast<double>(sizes.backward);
   double total = 0;
-  if (stage > 0) total += messages * (message.forward + 2 * message.backward);
-  if (stage + 1 < config.pipeline.stages) total += messages * (2 * message.forward + message.backward);
+  if (stage > 0) total += messages * (forward + 2 * backward);
+  if (stage + 1 < config.pipeline.stages) total += messages * (2 * forward + backward);
   return total;
 }
 
@@ -176,10 +165,10 @@ uint64_t state_bytes(const RunConfig& config, int64_t vocab, BlockRange blocks) 
 }
 
 StepTraffic step_traffic(const RunConfig& config, int64_t vocab, int64_t stage) {
-  const auto microbatches = static_cast<double>(config.train.microbatches);
-  const MessageBytes message(config, vocab);
-  const uint64_t forward = bytes(microbatches * (message.forward + static_cast<double>(kPacketHeaderBytes)));
-  const uint64_t backward = bytes(microbatches * (message.backward + static_cast<double>(kPacketHeaderBytes)));
+  const auto microbatches = static_cast<uint64_t>(config.train.microbatches);
+  const auto sizes = boundary_sizes(config, vocab);
+  const uint64_t forward = microbatches * (sizes.forward + kPacketHeaderBytes);
+  const uint64_t backward = microbatches * (sizes.backward + kPacketHeaderBytes);
   StepTraffic traffic{0, 0};
   if (stage > 0) {
     traffic.received += forward;

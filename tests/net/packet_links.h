@@ -44,7 +44,7 @@ inline std::vector<PacketTag> tags_of(uint64_t epoch, int64_t step) {
     tags.push_back({epoch, step, microbatch, PacketKind::kForward});
     tags.push_back({epoch, step, microbatch, PacketKind::kBackward});
   }
-  tags.push_back({epoch, step, 0, PacketKind::kBasis});
+  tags.push_back({epoch, step, 0, PacketKind::kEndOfStep});
   return tags;
 }
 

@@ -61,7 +61,8 @@ std::string hex_of(const MessageBytes& bytes) {
 }
 
 TEST(Packet, ComesBackAsItWasSent) {
-  for (const auto kind : {PacketKind::kForward, PacketKind::kBackward, PacketKind::kBasis, PacketKind::kEvalForward}) {
+  for (const auto kind :
+       {PacketKind::kForward, PacketKind::kBackward, PacketKind::kEndOfStep, PacketKind::kEvalForward}) {
     for (const size_t bytes : {size_t{0}, size_t{1}, size_t{64}}) {
       auto header = test_header();
       header.tag.kind = kind;
@@ -148,7 +149,8 @@ TEST(Packet, RefusesEveryFlippedBitOfAFixedFieldUnderARightChecksum) {
     }
   }
   // All bits of epoch, basis version, rows and cols; of step all but the sign; of microbatch 1 those that make 0 and 3;
-  // of the kind the one that makes it backward: a basis has no microbatch 1, and an evaluation is two bits away.
+  // of the kind the one that makes it backward: the end of a step has no microbatch 1, and an evaluation is two bits
+  // away.
   EXPECT_EQ(accepted, 8u * 8 + 8 * 8 + 4 * 8 + 4 * 8 + 63 + 2 + 1);
 }
 
@@ -227,8 +229,8 @@ TEST(Packet, RefusesTagsThatNoRunHas) {
         header.tag.microbatch = 4;
       },
       "with microbatch 4; a step has 4"));
-  EXPECT_TRUE(
-      refused([](PacketHeader& header) { header.tag.kind = PacketKind::kBasis; }, "with microbatch 1; a basis has 1"));
+  EXPECT_TRUE(refused([](PacketHeader& header) { header.tag.kind = PacketKind::kEndOfStep; },
+                      "with microbatch 1; the end of a step has 1"));
   EXPECT_TRUE(refused(
       [](PacketHeader& header) {
         header.tag.kind = PacketKind::kEvalForward;

@@ -94,8 +94,8 @@ TEST(Pipeline, ReportsTheBytesThatCrossedEachCut) {
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   const auto step = pipeline.step(0);
   // 3 microbatches of 2 sequences: 12 tokens of k = 8 coordinates, 13 ids of 2 bytes and a length of 4.
-  EXPECT_EQ(step.stages[0].forward_bytes, 3u * 2 * (12 * 8 * 2 + 13 * 2 + 4));
-  EXPECT_EQ(step.stages[1].backward_bytes, 3u * 2 * (12 * 8 * 2));
+  EXPECT_EQ(step.stages[0].forward_bytes(), 3u * 2 * (12 * 8 * 2 + 13 * 2 + 4));
+  EXPECT_EQ(step.stages[1].backward_bytes(), 3u * 2 * (12 * 8 * 2));
 }
 
 TEST(Pipeline, SkipsAStepThatIsNotFiniteAndChangesNothing) {
@@ -111,9 +111,9 @@ TEST(Pipeline, SkipsAStepThatIsNotFiniteAndChangesNothing) {
   for (int64_t step = 0; step < 12; ++step) {
     const auto result = pipeline.step(step);
     if (skipped) {
-      EXPECT_FALSE(result.applied);  // nothing changed, so it cannot recover either
+      EXPECT_FALSE(result.apply);  // nothing changed, so it cannot recover either
     }
-    skipped = skipped || !result.applied;
+    skipped = skipped || !result.apply;
   }
   EXPECT_TRUE(skipped);
 }
@@ -127,16 +127,16 @@ TEST(Pipeline, BasisMovesTogetherAndReportsHow) {
   for (int64_t number = 0; number < 15; ++number) {
     const auto step = pipeline.step(number);
     const bool moved = (number + 1) % 7 == 0;
-    EXPECT_EQ(step.stages.back().basis.has_value(), moved);
-    for (const auto& stage : step.stages) EXPECT_EQ(!stage.basis_hash.empty(), moved);
+    EXPECT_EQ(step.stages.back().has_basis(), moved);
+    for (const auto& stage : step.stages) EXPECT_EQ(!stage.basis_hash().empty(), moved);
     if (!moved) continue;
-    const auto& basis = *step.stages.back().basis;
-    EXPECT_EQ(basis.version, (number + 1) / 7);
-    EXPECT_GT(basis.angles_rad.front(), 0);
-    EXPECT_GT(basis.energy_inside, 0);
-    EXPECT_LT(basis.energy_inside, 1);
-    EXPECT_NEAR(basis.smallest_gram, 1, 1e-12);
-    EXPECT_NEAR(basis.largest_gram, 1, 1e-12);
+    const auto& basis = step.stages.back().basis();
+    EXPECT_EQ(basis.version(), (number + 1) / 7);
+    EXPECT_GT(basis.angles_rad(0), 0);
+    EXPECT_GT(basis.energy_inside(), 0);
+    EXPECT_LT(basis.energy_inside(), 1);
+    EXPECT_NEAR(basis.smallest_gram(), 1, 1e-12);
+    EXPECT_NEAR(basis.largest_gram(), 1, 1e-12);
   }
 }
 

@@ -53,7 +53,7 @@ RunConfig config_of(const Model& model, const Cuts& cuts) {
 
 double largest_dropped_share(const StepResult& result) {
   double largest = 0;
-  for (const auto& stage : result.stages) largest = std::max(largest, stage.dropped_share);
+  for (const auto& stage : result.stages) largest = std::max(largest, stage.dropped_share());
   return largest;
 }
 

@@ -138,7 +138,6 @@ class Refusal : public testing::Test {
  protected:
   Refusal() : source_(config_, corpus_), target_(config_, corpus_) {
     source_.steps(0, 8);
-    source_.settle();
     target_.steps(0, 3);
     before_ = target_.state();
   }
@@ -196,7 +195,6 @@ TEST_F(Refusal, OfAnotherModelsShape) {
   config.model.mlp_width = 40;
   TinyRun wider(config, corpus_);
   wider.steps(0, 8);
-  wider.settle();
   const auto message = offer(wider.worker(1).state());
   EXPECT_EQ(message.find("block-001: tensor 'param.blocks.1."), 0u) << message;
   EXPECT_NE(message.find(", needs ["), std::string::npos) << message;

@@ -23,25 +23,15 @@ class TinyRun {
   std::vector<double> steps(int64_t from, int64_t to) {
     std::vector<double> losses;
     for (int64_t step = from; step < to; ++step) losses.push_back(pipeline_.step(step).loss);
-    settled_ = false;
     return losses;
   }
-  // The stages' threads may still be committing when step() returns; a pass that changes nothing waits for them.
-  void settle() {
-    if (!settled_) pipeline_.validate(1);
-    settled_ = true;
-  }
-  StepResult step(int64_t number) {
-    settled_ = false;
-    return pipeline_.step(number);
-  }
+  StepResult step(int64_t number) { return pipeline_.step(number); }
   double validate() { return pipeline_.validate(batches_.validation_windows()); }
   StageWorker& worker(size_t stage) { return pipeline_.worker(stage); }
   size_t stages() const { return static_cast<size_t>(config_.pipeline.stages); }
 
   // A file per unit of the model, whatever the stages.
   void save(const ScratchFolder& folder, const std::string& prefix) {
-    settle();
     for (size_t i = 0; i < stages(); ++i) {
       for (const auto& unit : worker(i).state()) {
         save_tensors(folder / (prefix + unit.unit), unit.tensors, unit.metadata).take();
@@ -59,7 +49,6 @@ class TinyRun {
   }
   // A copy of everything all stages hold.
   NamedTensors state() {
-    settle();
     NamedTensors all;
     for (size_t i = 0; i < stages(); ++i) {
       for (const auto& unit : worker(i).state()) {
@@ -75,7 +64,6 @@ class TinyRun {
   RunConfig config_;
   BatchSource batches_;
   InProcessPipeline pipeline_;
-  bool settled_ = true;
 };
 
 }  // namespace thinpipe::test

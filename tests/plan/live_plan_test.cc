@@ -153,9 +153,9 @@ void expect_plan_of(const RunConfig& config, int64_t number, at::Tensor& stream)
   if (range.has_head()) return;
 
   // What crosses the cut behind it.
-  const auto boundary = make_boundary(config, kVocab, number, stage.options());
-  const uint64_t forward = boundary->encode_forward({batch, pass.output}, {0, 0}).size();
-  const uint64_t backward = boundary->encode_backward(pass.output, {0, 0}).size();
+  const auto boundary = make_boundary({config, kVocab, number, stage.options(), stage.subspace()});
+  const uint64_t forward = boundary->encode({batch, pass.output}, {0, 0}).size();
+  const uint64_t backward = boundary->encode_gradient(pass.output, {0, 0}).size();
   const auto m = static_cast<uint64_t>(config.train.microbatches);
   const uint64_t down = (m + 1) * (2 * forward + backward), up = (m + 1) * (forward + 2 * backward);
   EXPECT_EQ(plan.queues, number == 0 ? down : down + up);

@@ -7,13 +7,13 @@
 #include <bit>
 #include <cstring>
 
+#include "boundary/sizes.h"
+
 namespace thinpipe {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian and so is every machine we run on");
-
-size_t id_width(int64_t vocab) { return vocab <= 65536 ? 2 : 4; }
 
 }  // namespace
 
@@ -38,17 +38,13 @@ Result<at::Tensor> unpack_tensor(Pack pack_kind, std::span<const std::byte> in, 
   return host.to(options.device());
 }
 
-size_t ids_bytes(int64_t sequences, int64_t length, int64_t vocab) {
-  return static_cast<size_t>(sequences) * (4 + static_cast<size_t>(length + 1) * id_width(vocab));
-}
-
 void write_ids(const at::Tensor& tokens, int64_t vocab, std::span<std::byte> out) {
   const auto host = tokens.cpu().contiguous();
   const int64_t sequences = host.size(0);
   const auto length = static_cast<uint32_t>(host.size(1) - 1);
   auto* at = out.data();
   for (int64_t i = 0; i < sequences; ++i, at += 4) std::memcpy(at, &length, 4);
-  const size_t width = id_width(vocab);
+  const size_t width = id_bytes(vocab);
   const auto* ids = host.data_ptr<int64_t>();
   for (int64_t i = 0; i < host.numel(); ++i, at += width) {
     const auto id = static_cast<uint32_t>(ids[i]);
@@ -65,7 +61,7 @@ Result<at::Tensor> read_ids(std::span<const std::byte> in, int64_t sequences, in
       return Error{fmt::format("sequence {} has a valid length of {}; only {} is in use", i, valid, length)};
   }
   const auto tokens = at::empty({sequences, length + 1}, at::TensorOptions().dtype(at::kLong));
-  const size_t width = id_width(vocab);
+  const size_t width = id_bytes(vocab);
   auto* ids = tokens.data_ptr<int64_t>();
   for (int64_t i = 0; i < tokens.numel(); ++i, at += width) {
     uint32_t id = 0;

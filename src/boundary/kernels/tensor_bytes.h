@@ -17,9 +17,8 @@ void pack_tensor(Pack pack, const at::Tensor& tensor, Rounding rounding, PackRan
 Result<at::Tensor> unpack_tensor(Pack pack, std::span<const std::byte> in, int64_t rows, int64_t cols,
                                  const at::TensorOptions& options);
 
-// Token ids on the wire (docs/wire.md): per sequence its valid length (uint32), then B x (T+1) ids, two bytes each when
-// V <= 65536 and four otherwise, all little-endian.
-size_t ids_bytes(int64_t sequences, int64_t length, int64_t vocab);
+// Token ids on the wire (docs/wire.md): per sequence its valid length (uint32), then B x (T+1) ids of id_bytes(V), all
+// little-endian; ids_bytes (boundary/sizes.h) in all.
 void write_ids(const at::Tensor& tokens, int64_t vocab, std::span<std::byte> out);  // (B, T+1) int64
 // (B, T+1) int64 on the CPU. Fails when an id is not below V or a valid length is not T. `in` must be ids_bytes long.
 Result<at::Tensor> read_ids(std::span<const std::byte> in, int64_t sequences, int64_t length, int64_t vocab);

@@ -1,0 +1,47 @@
+// A finished step: the rule that decides it from what its stages report, and its lines in metrics.jsonl (what the run
+// was, the same bits however often it was interrupted and wherever it ran) and timing.jsonl (how long it took). One
+// process and a coordinator of many use the same. Needs no libtorch.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "config/run_config.h"
+#include "proto/control.pb.h"
+
+namespace thinpipe {
+
+int64_t tokens_per_step(const TrainConfig& train);
+
+// One committed (or skipped) step, as it was decided and as a coordinator's store keeps it.
+struct CommitRow {
+  int64_t step = 0;  // from 0
+  uint64_t epoch = 0;
+  bool apply = true;  // false: the loss or its gradient was not finite; the step counts and changes nothing
+  double grad_factor = 1;
+  double squared_norm = 0;  // of all gradients, before clipping
+  double loss = 0;          // mean over the step's tokens, nats
+  int64_t basis_version = 0;
+  std::string metrics;  // JSON, a line of metrics.jsonl but for a validation loss
+  std::string timing;   // JSON, a line of timing.jsonl
+};
+
+// `reports`: of all stages for one step of `tokens` tokens, in stage order. Sums are made in that order, so they do not
+// depend on who was first. An error ends the run: the stages do not hold the same next basis. Leaves basis_version and
+// the lines open.
+Result<CommitRow> decide(int64_t tokens, double clip, std::span<const control::Ready> reports);
+
+// What the stages are told.
+control::Commit commit_message(const CommitRow& row);
+
+// Payload bytes of the step over all cuts and both directions.
+uint64_t bytes_of(std::span<const control::Ready> reports);
+
+nlohmann::ordered_json metrics_line(const RunConfig& config, const CommitRow& row,
+                                    std::span<const control::Ready> reports);
+nlohmann::ordered_json timing_line(int64_t step, double elapsed_s, std::span<const control::Ready> reports);
+
+}  // namespace thinpipe
