@@ -80,7 +80,7 @@ ExactnessError measure_exactness(const RunConfig& config) {
     if (worse(relative, error.gradient)) error.gradient = relative, error.worst = parameter->name;
   }
   if (auto* side = pipeline.worker(static_cast<size_t>(config.pipeline.stages - 1)).stage().subspace()) {
-    const double factor = clip_factor(outcome.norm * outcome.norm, config.optim.clip);
+    const double factor = outcome.grad_factor;
     const auto wanted = expected.second_moment * (factor * factor);  // C is made of gradients as applied
     error.second_moment = ((side->second_moment() - wanted).norm() / wanted.norm()).item<double>();
   }
