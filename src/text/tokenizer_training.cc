@@ -21,6 +21,8 @@ constexpr uint64_t kDistinctWordBytes = 3 << 20;
 constexpr size_t kChunkBytes = 2 << 10;
 constexpr int64_t kControlTokens = 3;
 constexpr int64_t kBytePieces = 256;
+// As many characters as Unicode has. Not more: sentencepiece takes time for every piece that could be in a model.
+constexpr int64_t kAllCharacters = 0x110000 + kControlTokens;
 
 using Chunks = std::vector<std::string>;
 using Options = std::map<std::string, std::string>;
@@ -116,7 +118,7 @@ int64_t pieces_without_limit(const Chunks& chunks, int64_t vocab, Options change
 [[noreturn]] void explain_failure(const Chunks& chunks, int64_t vocab, const std::string& reason) {
   // A model of single characters has all that must be in a BPE model, but for the bytes.
   const int64_t characters =
-      pieces_without_limit(chunks, INT32_MAX, {{"model_type", "char"}, {"byte_fallback", "false"}});
+      pieces_without_limit(chunks, kAllCharacters, {{"model_type", "char"}, {"byte_fallback", "false"}});
   if (characters > 0 && characters + kBytePieces > vocab) {
     throw UserError(
         fmt::format("data.vocab = {} is too small: this corpus needs at least {}, for {} characters, {} bytes and {} "
