@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/result.h"
+#include "checkpoint/checkpoint_store.h"
 #include "config/keys.h"
 #include "run_folders.h"
 
@@ -58,15 +59,14 @@ ModelFiles open_model(const ModelArgument& argument) {
       throw UserError(fmt::format("--step {}: {} is a Hugging Face folder and has no steps", *step, path.string()));
     return open_hf_folder(path);
   }
-  // checkpoints/step-00000040 of a run
-  if (!path.empty() && fs::exists(path / "manifest.json", ignored)) {
-    const auto folder = fs::absolute(path).lexically_normal();
-    const auto own = folder.filename().empty() ? folder.parent_path() : folder;
-    const auto name = own.filename().string();
-    const auto run = own.parent_path().parent_path();
-    if (name.starts_with("step-") && fs::exists(run / "config.toml", ignored)) {
+  // checkpoints/step-00000040-g1 of a run
+  if (!path.empty()) {
+    const auto folder = fs::absolute(path / "").lexically_normal().parent_path();
+    const auto id = checkpoint_id(folder.filename().string());
+    const auto run = folder.parent_path().parent_path();
+    if (id && fs::exists(run / "config.toml", ignored)) {
       if (step) throw UserError(fmt::format("--step {}: {} is a checkpoint already", *step, path.string()));
-      return open_run(run, parse_step(name.substr(5)));
+      return open_run(run, id->step, id->generation);
     }
   }
   const auto run = find_run(argument.where);

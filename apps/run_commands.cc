@@ -1,9 +1,11 @@
 // Looking at runs and steering them: runs, show, status, pause, resume.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -12,6 +14,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "call_coordinator.h"
+#include "checkpoint/checkpoint_store.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "pipeline/table_file.h"
@@ -72,16 +75,9 @@ void show_run(const std::string& name) {
     fmt::print("token table: {} ({})\n", table.string(), ignored ? "is missing" : format_size(bytes));
   }
   fmt::print("progress: {}\n", progress_of(run));
-  std::vector<std::string> checkpoints;
-  for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints", ignored)) {
-    const auto folder = entry.path().filename().string();
-    if (folder.starts_with("step-")) checkpoints.push_back(std::to_string(std::stoll(folder.substr(5))));
-  }
-  std::sort(checkpoints.begin(), checkpoints.end(),
-            [](const auto& a, const auto& b) { return std::stoll(a) < std::stoll(b); });
-  std::string list;
-  for (const auto& step : checkpoints) list += (list.empty() ? "" : ", ") + step;
-  fmt::print("checkpoints of steps: {}\n", list.empty() ? "none" : list);
+  std::set<int64_t> steps;
+  for (const auto& id : checkpoints_of(run).take()) steps.insert(id.step);
+  fmt::print("checkpoints of steps: {}\n", steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")));
   if (std::filesystem::exists(run / "model.safetensors", ignored)) {
     fmt::print("weights: {} ({})\n", (run / "model.safetensors").string(),
                format_size(std::filesystem::file_size(run / "model.safetensors")));

@@ -21,19 +21,6 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 
 std::string name_of(CheckpointId id) { return fmt::format("step-{:08}-g{}", id.step, id.generation); }
 
-// "step-00000020-g3" and nothing else.
-std::optional<CheckpointId> id_of(std::string_view folder_name) {
-  constexpr std::string_view kPrefix = "step-";
-  if (!folder_name.starts_with(kPrefix)) return std::nullopt;
-  const char* const end = folder_name.data() + folder_name.size();
-  CheckpointId id;
-  const auto step = std::from_chars(folder_name.data() + kPrefix.size(), end, id.step);
-  if (step.ec != std::errc() || end - step.ptr < 3 || step.ptr[0] != '-' || step.ptr[1] != 'g') return std::nullopt;
-  const auto generation = std::from_chars(step.ptr + 2, end, id.generation);
-  if (generation.ec != std::errc() || generation.ptr != end || name_of(id) != folder_name) return std::nullopt;
-  return id;
-}
-
 bool is_there(const fs::path& path) {
   std::error_code code;
   return fs::exists(fs::symlink_status(path, code));
@@ -55,7 +42,7 @@ Result<std::vector<fs::path>> entries_of(const fs::path& folder) {
 Result<std::vector<CheckpointId>> checkpoints_in(const fs::path& folder) {
   std::vector<CheckpointId> ids;
   for (const auto& entry : TRY(entries_of(folder))) {
-    if (const auto id = id_of(entry.filename().string())) ids.push_back(*id);
+    if (const auto id = checkpoint_id(entry.filename().string())) ids.push_back(*id);
   }
   std::sort(ids.rbegin(), ids.rend());
   return ids;
@@ -118,6 +105,22 @@ Result<FoundCheckpoint> whole_checkpoint(const fs::path& checkpoints, Checkpoint
 }
 
 }  // namespace
+
+std::optional<CheckpointId> checkpoint_id(std::string_view folder_name) {
+  constexpr std::string_view kPrefix = "step-";
+  if (!folder_name.starts_with(kPrefix)) return std::nullopt;
+  const char* const end = folder_name.data() + folder_name.size();
+  CheckpointId id;
+  const auto step = std::from_chars(folder_name.data() + kPrefix.size(), end, id.step);
+  if (step.ec != std::errc() || end - step.ptr < 3 || step.ptr[0] != '-' || step.ptr[1] != 'g') return std::nullopt;
+  const auto generation = std::from_chars(step.ptr + 2, end, id.generation);
+  if (generation.ec != std::errc() || generation.ptr != end || name_of(id) != folder_name) return std::nullopt;
+  return id;
+}
+
+Result<std::vector<CheckpointId>> checkpoints_of(const fs::path& run_folder) {
+  return checkpoints_in(run_folder / "checkpoints");
+}
 
 // ---- receiving ----
 
@@ -352,11 +355,12 @@ Result<FoundCheckpoint> newest_checkpoint(const fs::path& run_folder) {
   }
 }
 
-Result<FoundCheckpoint> checkpoint_of_step(const fs::path& run_folder, int64_t step) {
+Result<FoundCheckpoint> checkpoint_of_step(const fs::path& run_folder, int64_t step,
+                                           std::optional<uint64_t> generation) {
   const auto folder = run_folder / "checkpoints";
   std::set<int64_t> steps;
   for (const auto id : TRY(checkpoints_in(folder))) {
-    if (id.step == step) return whole_checkpoint(folder, id);
+    if (id.step == step && (!generation || id.generation == *generation)) return whole_checkpoint(folder, id);
     steps.insert(id.step);
   }
   return Error{fmt::format("{}: has no checkpoint of step {}; it has {}", run_folder.string(), step,

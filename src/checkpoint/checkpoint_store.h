@@ -111,8 +111,13 @@ struct FoundCheckpoint {
 // coordinator at work may remove these files later: open them soon, ask again if one is gone, and keep them open; what
 // is open stays readable. An error says why there is none.
 Result<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& run_folder);
-// The newest one of that step, under the same conditions.
-Result<FoundCheckpoint> checkpoint_of_step(const std::filesystem::path& run_folder, int64_t step);
+// The newest one of that step, or the one of that generation, under the same conditions.
+Result<FoundCheckpoint> checkpoint_of_step(const std::filesystem::path& run_folder, int64_t step,
+                                           std::optional<uint64_t> generation = {});
+// Those that have a folder, newest first, whole or not.
+Result<std::vector<CheckpointId>> checkpoints_of(const std::filesystem::path& run_folder);
+// Of a checkpoint's folder, "step-00000020-g3"; nothing for any other name.
+std::optional<CheckpointId> checkpoint_id(std::string_view folder_name);
 
 // One model file out of the units' files: their parameters, without the prefix, and the basis as "basis". Bytes are
 // copied as they lie.

@@ -68,8 +68,8 @@ OpenCheckpoint open_newest_checkpoint(const fs::path& run_folder) {
   }
 }
 
-OpenCheckpoint open_checkpoint_of_step(const fs::path& run_folder, int64_t step) {
-  return {step, checkpoint_files(checkpoint_of_step(run_folder, step).take()).take()};
+OpenCheckpoint open_checkpoint_of_step(const fs::path& run_folder, int64_t step, std::optional<uint64_t> generation) {
+  return {step, checkpoint_files(checkpoint_of_step(run_folder, step, generation).take()).take()};
 }
 
 // A run keeps its tokenizer beside its config; one made before it did has it in the prepared corpus.
@@ -89,7 +89,7 @@ std::string shape_text(at::IntArrayRef sizes) { return fmt::format("({})", fmt::
 
 }  // namespace
 
-ModelFiles open_run(const fs::path& run_folder, std::optional<int64_t> step) {
+ModelFiles open_run(const fs::path& run_folder, std::optional<int64_t> step, std::optional<uint64_t> generation) {
   auto config = load_config(run_folder / "config.toml");
   std::error_code ignored;
   const auto name = fs::path(run_folder).filename().string();
@@ -99,7 +99,7 @@ ModelFiles open_run(const fs::path& run_folder, std::optional<int64_t> step) {
     weights = std::make_shared<WeightFiles>(complete_model(run_folder / "model.safetensors"));
     title = fmt::format("run {} (complete)", name);
   } else {
-    auto opened = step ? open_checkpoint_of_step(run_folder, *step) : open_newest_checkpoint(run_folder);
+    auto opened = step ? open_checkpoint_of_step(run_folder, *step, generation) : open_newest_checkpoint(run_folder);
     weights = std::make_shared<WeightFiles>(std::move(opened.weights));
     title = fmt::format("run {} (step {})", name, opened.step);
   }

@@ -34,9 +34,10 @@ struct ModelFiles {
   int64_t context() const { return config.train.seq_len; }
 };
 
-// step: of a run, the checkpoint of that step; none: model.safetensors if the run is complete, else its newest
+// step: of a run, the newest checkpoint of that step, or the one of that generation; none: model.safetensors if the run is complete, else its newest
 // checkpoint. Throws UserError when there is no model there, or one that is not whole.
-ModelFiles open_run(const std::filesystem::path& run_folder, std::optional<int64_t> step);
+ModelFiles open_run(const std::filesystem::path& run_folder, std::optional<int64_t> step,
+                    std::optional<uint64_t> generation = {});
 ModelFiles open_hf_folder(const std::filesystem::path& folder);
 
 // All of the model as one stage. Throws UserError naming a parameter that is missing or has another shape.

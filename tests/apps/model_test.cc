@@ -10,6 +10,7 @@
 #include "apps/models.h"
 #include "apps/running_program.h"
 #include "base/files.h"
+#include "checkpoint/checkpoint_store.h"
 #include "checkpoint/safetensors.h"
 
 namespace thinpipe {
@@ -276,9 +277,10 @@ TEST_F(Models, ACheckpointIsAModelToo) {
   const double last = eval({"run", "--step", "3", "--text", "text.txt"}).at("loss");
   EXPECT_NE(first, last);
   EXPECT_EQ(eval({"run", "--text", "text.txt"}).at("loss").get<double>(), last);
-  EXPECT_EQ(eval({"run/checkpoints/step-00000001", "--text", "text.txt"}).at("loss").get<double>(), first);
-  EXPECT_EQ(eval({"run/checkpoints/step-00000001/", "--text", "text.txt"}).at("loss").get<double>(), first);
-  expect_refused(program_, {"eval", "run", "--step", "7"}, {"no checkpoint of step 7", "3, 2, 1"});
+  const auto folder = checkpoint_of_step(program_ / "run", 1).take().files.front().parent_path().string();
+  EXPECT_EQ(eval({folder, "--text", "text.txt"}).at("loss").get<double>(), first);
+  EXPECT_EQ(eval({folder + "/", "--text", "text.txt"}).at("loss").get<double>(), first);
+  expect_refused(program_, {"eval", "run", "--step", "7"}, {"no checkpoint of step 7", "1, 2, 3"});
 }
 
 TEST_F(Models, WhatALlamaCannotExpressIsRefusedWithTheReason) {

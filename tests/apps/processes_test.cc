@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
+#include "checkpoint/checkpoint_store.h"
 
 namespace thinpipe {
 namespace {
@@ -289,7 +290,7 @@ class DamagedCheckpoint : public Processes {
     if (IsSkipped()) return;
     expected_ = expected_of(settings_);
     whole_ = stopped_run("whole", settings_);
-    newest_ = checkpoint_in(whole_, 0);
+    newest_ = newest_in(whole_);
   }
 
   fs::path stopped_run(const std::string& name, const Arguments& settings) {
@@ -301,11 +302,8 @@ class DamagedCheckpoint : public Processes {
     return run;
   }
 
-  // The newest, the one before...
-  static fs::path checkpoint_in(const fs::path& run, size_t place) {
-    std::vector<fs::path> found(fs::directory_iterator(run / "checkpoints"), {});
-    std::sort(found.rbegin(), found.rend());
-    return found.at(place).lexically_relative(run);
+  static fs::path newest_in(const fs::path& run) {
+    return newest_checkpoint(run).take().files.front().parent_path().lexically_relative(run);
   }
 
   fs::path copy(const std::string& name) {
@@ -334,23 +332,23 @@ class DamagedCheckpoint : public Processes {
 
 TEST_F(DamagedCheckpoint, IsPassedOverForTheOneBefore) {
   auto run = copy("truncated");
-  const auto stage = newest_ / "stage-1.safetensors";
+  const auto stage = newest_ / "block-001.safetensors";
   fs::resize_file(run / stage, fs::file_size(run / stage) - 1);
-  expect_passed_over(run, {"stage-1.safetensors: truncated"});
+  expect_passed_over(run, {"block-001.safetensors: truncated"});
 
   run = copy("manifest");
   flip_a_byte(run / newest_ / "manifest.json");
   expect_passed_over(run, {"manifest.json: not a checkpoint manifest"});
 
   run = copy("missing");
-  fs::remove(run / newest_ / "stage-3.safetensors");
-  expect_passed_over(run, {"stage-3.safetensors: is missing"});
+  fs::remove(run / newest_ / "block-003.safetensors");
+  expect_passed_over(run, {"block-003.safetensors: is missing"});
 }
 
 TEST_F(DamagedCheckpoint, OfTheRightSizeIsPassedOverToo) {
   const auto run = copy("flipped");
-  flip_a_byte(run / newest_ / "stage-1.safetensors");
-  expect_passed_over(run, {"stage-1.safetensors: damaged: its sha256 is"});
+  flip_a_byte(run / newest_ / "block-001.safetensors");
+  expect_passed_over(run, {"block-001.safetensors: damaged: its sha256 is"});
 }
 
 TEST_F(DamagedCheckpoint, OfAnotherRunIsNeverTaken) {
@@ -358,9 +356,9 @@ TEST_F(DamagedCheckpoint, OfAnotherRunIsNeverTaken) {
   settings.push_back("train.seed=2");
   const auto other = stopped_run("other", settings);
   auto run = copy("file");
-  fs::copy_file(other / checkpoint_in(other, 0) / "stage-1.safetensors", run / newest_ / "stage-1.safetensors",
+  fs::copy_file(other / newest_in(other) / "block-001.safetensors", run / newest_ / "block-001.safetensors",
                 fs::copy_options::overwrite_existing);
-  expect_passed_over(run, {"stage-1.safetensors: "});
+  expect_passed_over(run, {"block-001.safetensors: "});
 }
 
 }  // namespace

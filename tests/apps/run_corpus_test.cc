@@ -6,6 +6,7 @@
 
 #include "apps/program.h"
 #include "base/files.h"
+#include "checkpoint/checkpoint_store.h"
 
 namespace thinpipe {
 namespace {
@@ -106,7 +107,7 @@ TEST_F(RunCorpus, WeightsOfADamagedCheckpointAreNotUsed) {
   by_processes("run");
   fs::remove(program_ / "run" / "model.safetensors");
   EXPECT_NE(must({"eval", "run"}).find("(step 3)"), std::string::npos);
-  std::fstream file(program_ / "run" / "checkpoints" / "step-00000003" / "stage-0.safetensors",
+  std::fstream file(checkpoint_of_step(program_ / "run", 3).take().files.front(),
                     std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-3, std::ios::end) << "~~~";
   file.close();

@@ -178,7 +178,7 @@ TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
   EXPECT_EQ(entry_of(other->GetWindows(&windows_context, windows, &ids)), Entry::kNotYou);
   control::FileRequest file;
   file.set_run(run_id_);
-  file.mutable_file()->set_name("stage-0.safetensors");
+  file.mutable_file()->set_unit("block-000");
   grpc::ClientContext get_context;
   EXPECT_EQ(entry_of(other->GetFile(&get_context, file)->Finish()), Entry::kNotYou);
   control::FilePart part;
@@ -194,7 +194,7 @@ TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
   const auto tunnel = Tunnel::open(channel(tls_channel(member("other"))), {run_id_, 0, 0, true});
   EXPECT_FALSE(tunnel.ok());
   EXPECT_TRUE(says("other does not hold the first stage"));
-  EXPECT_TRUE(says("other does not hold stage 0"));
+  EXPECT_TRUE(says("'block-000' is not of a stage that other holds"));
   // The right certificate under another's name, at both doors.
   grpc::ClientContext context;
   const auto stream = other->Attend(&context);
