@@ -104,7 +104,9 @@ void print_status(const std::string& name, bool json) {
     const auto stage = member.has_seat() ? fmt::format("stage {}", member.seat().stage()) : std::string("waits");
     fmt::print("  {:<10} {:<16} {:<22} {}\n", stage, member.peer(), member.address(),
                member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
-    members.push_back({{"peer", member.peer()}, {"stage", member.has_seat() ? member.seat().stage() : -1}, {"connected", member.connected()}});
+    members.push_back({{"peer", member.peer()},
+                       {"stage", member.has_seat() ? member.seat().stage() : -1},
+                       {"connected", member.connected()}});
   }
   auto links = nlohmann::ordered_json::array();
   for (const auto& link : status.links()) {

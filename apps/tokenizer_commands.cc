@@ -46,6 +46,7 @@ void add_tokenizer_commands(CLI::App& app) {
   tokenizer->require_subcommand(1);
   tokenizer->footer(
       "Examples:\n  thinpipe tokenizer train books/ --vocab 8192 --out books.model\n"
+      "  thinpipe train --set data.tokenizer=books.model --set data.vocab=8192 --set data.corpus=books/\n"
       "Tokenizers are sentencepiece models. Debian's package sentencepiece has spm_encode and spm_decode for them.");
   auto options = std::make_shared<TokenizerOptions>();
   auto* command = tokenizer->add_subcommand("train", "train a BPE tokenizer, as preparing the corpus would");

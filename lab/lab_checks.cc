@@ -27,8 +27,7 @@ RunConfig literal_config() {
 double drift_in_training(LiteralRule rule) {
   const auto config = literal_config();
   constexpr int64_t vocab = 53;
-  Stage stage(config.model, vocab, whole_model(config.model), Precision::kFloat64, 1,
-              at::Device("cpu"));
+  Stage stage(config.model, vocab, whole_model(config.model), Precision::kFloat64, 1, at::Device("cpu"));
   TensorMap parameters;
   for (const auto& parameter : stage.parameters().all()) parameters[parameter.name] = parameter.value;
   const auto& side = *stage.subspace();

@@ -320,9 +320,8 @@ bool CheckpointStore::is_of_another_run(CheckpointId id) const {
 
 bool CheckpointStore::holds(CheckpointId id, const std::string& unit, const std::string& sha256) const {
   const auto found = look_at(id);
-  return found && std::any_of(found.value().files.begin(), found.value().files.end(), [&](const CheckpointFile& file) {
-           return file.unit == unit && file.sha256 == sha256;
-         });
+  return found && std::any_of(found.value().files.begin(), found.value().files.end(),
+                              [&](const CheckpointFile& file) { return file.unit == unit && file.sha256 == sha256; });
 }
 
 Result<std::optional<CheckpointManifest>> CheckpointStore::latest(int64_t not_after) {

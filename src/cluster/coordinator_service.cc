@@ -274,8 +274,9 @@ Status CoordinatorService::keep_cuts(const std::vector<int64_t>& cuts) {
 Status CoordinatorService::write_manifest(const WriteManifest& write) {
   const auto& config = identity_.config;
   const auto& first = write.files.front();
-  CheckpointManifest manifest{identity_.run,         {first.step(), first.generation()}, identity_.corpus_id,
-                              first.basis_hash(), first.basis_version(),              {}};
+  CheckpointManifest manifest{identity_.run,         {first.step(), first.generation()},
+                              identity_.corpus_id,   first.basis_hash(),
+                              first.basis_version(), {}};
   for (const auto& file : write.files) {
     if (file.basis_hash() != manifest.basis_hash || file.basis_version() != manifest.basis_version) {
       return Error{"the stages saved different bases"};

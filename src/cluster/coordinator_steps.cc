@@ -16,8 +16,8 @@ void CoordinatorCore::form(Effects& out) {
   const auto stages = by_stage();
   ++epoch_;
   const auto keeps = [&](const Member& member) {
-    return member.holding && member.holding->seat().stage() == member.stage && member.holding->generation() == generation_ &&
-           member.holding->applied() == committed_;
+    return member.holding && member.holding->seat().stage() == member.stage &&
+           member.holding->generation() == generation_ && member.holding->applied() == committed_;
   };
   const auto lost = std::count_if(stages.begin(), stages.end(), [&](const Member* one) { return !keeps(*one); });
   const bool back = lost > 0 && manifest_step_ != committed_;

@@ -269,8 +269,8 @@ class Worker {
     stage_ = stage;
     // Made anew also where one is there: the initial weights are part of its making.
     worker_.reset();
-    worker_ =
-        std::make_unique<StageWorker>(config_, run_.vocab(), stage_place(config_, static_cast<size_t>(stage)), *batches_, table.value());
+    worker_ = std::make_unique<StageWorker>(config_, run_.vocab(), stage_place(config_, static_cast<size_t>(stage)),
+                                            *batches_, table.value());
     if (units.empty()) return {};
     return worker_->restore(units, form.step());
   }
@@ -332,8 +332,8 @@ class Worker {
     const auto settings = link_settings(config_)[static_cast<size_t>(cut)];
     const auto& line = down ? settings.forward : settings.backward;
     if (line.shapes()) {
-      link = shape_link(std::move(link), {line.rate_bits_per_s, line.delay, line.jitter},
-                        queue_capacity(config_.train), config_.train.seed);
+      link = shape_link(std::move(link), {line.rate_bits_per_s, line.delay, line.jitter}, queue_capacity(config_.train),
+                        config_.train.seed);
     }
     // Shared with the client's thread, which interrupts it.
     auto rules = packet_rules(config_, run_.vocab(), cut, run_tag(run_.run()));

@@ -98,8 +98,10 @@ std::vector<ParameterSpec> model_spec(const ModelConfig& model, int64_t vocab, B
   if (range.has_embedding()) all.push_back(embedding_spec(model, vocab));
   if (model.is_subspace() && model.subspace.anchors == Anchors::kStage) {
     for (const auto& group : anchor_groups(model, range)) {
-      all.push_back({fmt::format("anchors.{}", group.number), fmt::format("anchors-{}", group.number),
-                     ParameterKind::kEmbedding, {vocab, model.d}});
+      all.push_back({fmt::format("anchors.{}", group.number),
+                     fmt::format("anchors-{}", group.number),
+                     ParameterKind::kEmbedding,
+                     {vocab, model.d}});
       all.back().first = FirstValues::kFixedTable;
     }
   }

@@ -134,7 +134,8 @@ std::unique_ptr<Stage> load_model(const ModelFiles& files, const std::string& de
   auto train = files.config.train;
   train.device = device;
   const auto& model = files.config.model;
-  auto stage = std::make_unique<Stage>(model, files.vocab(), whole_model(model), train.precision, train.seed, device_of(train), files.table);
+  auto stage = std::make_unique<Stage>(model, files.vocab(), whole_model(model), train.precision, train.seed,
+                                       device_of(train), files.table);
   for (auto& parameter : stage->parameters().all()) {
     const auto value = files.parameter(parameter.name).take();
     if (value.sizes() != parameter.value.sizes()) {

@@ -34,8 +34,8 @@ struct ModelFiles {
   int64_t context() const { return config.train.seq_len; }
 };
 
-// step: of a run, the newest checkpoint of that step, or the one of that generation; none: model.safetensors if the run is complete, else its newest
-// checkpoint. Throws UserError when there is no model there, or one that is not whole.
+// step: of a run, the newest checkpoint of that step, or the one of that generation; none: model.safetensors if the run
+// is complete, else its newest checkpoint. Throws UserError when there is no model there, or one that is not whole.
 ModelFiles open_run(const std::filesystem::path& run_folder, std::optional<int64_t> step,
                     std::optional<uint64_t> generation = {});
 ModelFiles open_hf_folder(const std::filesystem::path& folder);

@@ -9,8 +9,9 @@
 namespace thinpipe {
 namespace {
 
-std::unique_ptr<StreamReader> make_reader(const ModelConfig& config, int64_t index, const char* norm, const char* weight,
-                                          bool subspace, bool wide_gradient, ParameterSet& parameters) {
+std::unique_ptr<StreamReader> make_reader(const ModelConfig& config, int64_t index, const char* norm,
+                                          const char* weight, bool subspace, bool wide_gradient,
+                                          ParameterSet& parameters) {
   const auto named = [&](const std::string& part) { return fmt::format("blocks.{}.{}", index, part); };
   const ReaderParameters mine{&parameters.at(named(fmt::format("{}_norm", norm))),
                               parameters.find(named(fmt::format("{}_anchor_norm", norm))),

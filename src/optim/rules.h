@@ -1,6 +1,6 @@
-// The update rules, one parameter each, and the table of them: which rule takes a parameter, at which rate, and how much
-// it keeps. Another optimiser is another file and its rows in rules.cc. A rule owns the parameter's moments; the tensor
-// types are the parameter's.
+// The update rules, one parameter each, and the table of them: which rule takes a parameter, at which rate, and how
+// much it keeps. Another optimiser is another file and its rows in rules.cc. A rule owns the parameter's moments; the
+// tensor types are the parameter's.
 #pragma once
 
 #include <ATen/core/Tensor.h>

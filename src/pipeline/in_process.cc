@@ -110,10 +110,14 @@ double InProcessPipeline::validate(int64_t windows) {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> InProcessPipeline::weights() const {
+  // In the model's order, as a file made of a checkpoint has them, whatever the cuts.
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& worker : workers_) {
-    for (const auto& parameter : worker->stage().parameters().all())
-      tensors.emplace_back(parameter.name, parameter.value);
+  for (const auto& spec : model_spec(config_.model, 1, whole_model(config_.model))) {
+    for (const auto& worker : workers_) {
+      if (const auto* parameter = worker->stage().parameters().find(spec.name)) {
+        tensors.emplace_back(parameter->name, parameter->value);
+      }
+    }
   }
   if (const auto* side = workers_.front()->stage().subspace()) tensors.emplace_back("basis", side->basis().u);
   return tensors;

@@ -199,7 +199,8 @@ Result<Placement> place(const RunConfig& config, int64_t vocab, const std::vecto
   const auto bytes = [&](size_t stage, size_t from, size_t to) {
     const auto [entry, is_new] = known_bytes.try_emplace({stage, edges[to] - edges[from], to - from}, 0);
     if (is_new) {
-      const auto plan = memory_plan(config, vocab, static_cast<int64_t>(stage), {edges[from], edges[to], config.model.blocks});
+      const auto plan =
+          memory_plan(config, vocab, static_cast<int64_t>(stage), {edges[from], edges[to], config.model.blocks});
       entry->second = static_cast<double>(plan.total());
     }
     return entry->second;

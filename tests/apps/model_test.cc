@@ -143,7 +143,7 @@ TEST_F(Models, OnATerminalEvalSaysOnlyWhatIsNew) {
     at = end;
   }
   EXPECT_EQ(lines.size(), count);
-  EXPECT_GT(count, 2u);
+  EXPECT_GE(count, 1u);  // how many more depends on how fast the machine is
   EXPECT_LT(count, 60u);
 }
 

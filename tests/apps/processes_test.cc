@@ -98,7 +98,7 @@ TEST_F(Processes, AreStoppedByCtrlCWithACheckpointToGoOnFrom) {
                                          step, run.string())),
             std::string::npos)
       << outcome.out;
-  EXPECT_TRUE(fs::exists(run / "checkpoints" / fmt::format("step-{:08}", step) / "manifest.json"));
+  EXPECT_EQ(newest_checkpoint(run).take().manifest.id.step, step);
   EXPECT_FALSE(fs::exists(run / "model.safetensors"));
   EXPECT_TRUE(test::processes_of(run).empty());
   expect_resumed(run, expected);

@@ -104,10 +104,8 @@ TEST(CheckpointFaults, ANewCheckpointLeavesTheOneBefore) {
   Interruption interruption{
       .prepare = [&](CheckpointStore& store) { ASSERT_TRUE(ok(write_checkpoint(store, before))); },
       .attempt = [&](CheckpointStore& store) { return write_checkpoint(store, after); },
-      .check =
-          [&](CheckpointStore& store, const Status& status, const FaultyFileSystem&, Fault fault, size_t n) {
-            check_either(store, status, before, after, commit_point, fault, n);
-          }};
+      .check = [&](CheckpointStore& store, const Status& status, const FaultyFileSystem&, Fault fault,
+                   size_t n) { check_either(store, status, before, after, commit_point, fault, n); }};
   commit_point = commit_point_of(interruption, "rename");
   interruption.run_all();
 }

@@ -147,9 +147,9 @@ TEST_F(CheckpointStoreTest, CommitNamesTheFileThatIsNotThere) {
   ASSERT_TRUE(ok(receive(store_, {20, 0}, one.manifest.files[0], one.contents[0])));
   EXPECT_EQ(store_.commit(one.manifest).error().message, start + "unit-1 has not been received");
   ASSERT_TRUE(ok(receive(store_, {20, 0}, {"unit-1", 5, sha256_hex("other")}, "other")));
-  EXPECT_EQ(store_.commit(one.manifest).error().message,
-            start + "unit-1 was received with 5 bytes and sha256 " + sha256_hex("other") +
-                ", the manifest has 101 and " + one.manifest.files[1].sha256);
+  EXPECT_EQ(store_.commit(one.manifest).error().message, start + "unit-1 was received with 5 bytes and sha256 " +
+                                                             sha256_hex("other") + ", the manifest has 101 and " +
+                                                             one.manifest.files[1].sha256);
   ASSERT_TRUE(ok(receive(store_, {20, 0}, one.manifest.files[1], one.contents[1])));
   fs::resize_file(scratch_ / ".step-00000020-g0.partial/unit-1.safetensors", 50);
   EXPECT_NE(store_.commit(one.manifest).error().message.find("truncated: has 50 bytes, needs 101"), std::string::npos);
@@ -193,8 +193,9 @@ TEST_F(CheckpointStoreTest, GenerationsOfOneStepStandSideBySideAndTheLaterIsTheN
 TEST_F(CheckpointStoreTest, CommitRefusesAManifestThatCouldNotBeReadBack) {
   auto one = small_checkpoint(20);
   one.manifest.basis_hash = "x";
-  EXPECT_EQ(write_checkpoint(store_, one).error().message,
-            "cannot commit the checkpoint step-00000020-g0: basis_hash needs 64 lower-case hex digits or an empty text");
+  EXPECT_EQ(
+      write_checkpoint(store_, one).error().message,
+      "cannot commit the checkpoint step-00000020-g0: basis_hash needs 64 lower-case hex digits or an empty text");
   EXPECT_EQ(write_checkpoint(store_, small_checkpoint(20, 0, "run-2")).error().message,
             "cannot commit the checkpoint step-00000020-g0: it is of run \"run-2\", this store is of run \"run-1\"");
   EXPECT_EQ(store_.latest().value(), std::nullopt);
@@ -224,9 +225,8 @@ TEST_F(CheckpointStoreTest, EveryFlippedByteOfAFileIsNoticed) {
       bytes[i] = static_cast<char>(bytes[i] ^ (1 << (i % 8)));
       overwrite(path, bytes);
       EXPECT_TRUE(newest_is(store_, small_checkpoint(10)));
-      EXPECT_EQ(store_.refusals(),
-                std::vector<std::string>{path + ": damaged: its sha256 is " + sha256_hex(bytes) + ", needs " +
-                                         one.manifest.files[file].sha256});
+      EXPECT_EQ(store_.refusals(), std::vector<std::string>{path + ": damaged: its sha256 is " + sha256_hex(bytes) +
+                                                            ", needs " + one.manifest.files[file].sha256});
     }
     overwrite(path, one.contents[file]);
   }
@@ -264,9 +264,8 @@ TEST_F(CheckpointStoreTest, AManifestOfAnotherRunOrStepIsNamed) {
   commit(small_checkpoint(20));
   overwrite(at(20, "manifest.json"), manifest_text(small_checkpoint(20, 0, "run-2").manifest));
   EXPECT_TRUE(newest_is(store_, small_checkpoint(10)));
-  EXPECT_EQ(store_.refusals(),
-            std::vector<std::string>{fmt::format("{}: is of another run: \"run-2\", not \"run-1\"",
-                                                 (scratch_ / "step-00000020-g0").string())});
+  EXPECT_EQ(store_.refusals(), std::vector<std::string>{fmt::format("{}: is of another run: \"run-2\", not \"run-1\"",
+                                                                    (scratch_ / "step-00000020-g0").string())});
   EXPECT_FALSE(write_checkpoint(store_, small_checkpoint(20)).ok()) << "it is not ours to remove";
   overwrite(at(20, "manifest.json"), manifest_text(small_checkpoint(30).manifest));
   EXPECT_TRUE(newest_is(store_, small_checkpoint(10)));
@@ -337,7 +336,8 @@ TEST_F(CheckpointStoreTest, IgnoresFoldersThatAreNotItsOwn) {
 TEST_F(CheckpointStoreTest, KeepsTheNewestAndTheRoundOnes) {
   for (const int64_t step : {0, 10, 20, 30, 40, 50, 60, 70}) commit(small_checkpoint(step));
   ASSERT_TRUE(ok(store_.keep(2, 30)));
-  EXPECT_EQ(folders(), (std::vector<std::string>{"step-00000000-g0", "step-00000030-g0", "step-00000060-g0", "step-00000070-g0"}));
+  EXPECT_EQ(folders(),
+            (std::vector<std::string>{"step-00000000-g0", "step-00000030-g0", "step-00000060-g0", "step-00000070-g0"}));
   ASSERT_TRUE(ok(store_.keep(3, 0)));
   EXPECT_EQ(folders(), (std::vector<std::string>{"step-00000030-g0", "step-00000060-g0", "step-00000070-g0"}));
   ASSERT_TRUE(ok(store_.keep(1, 0)));
@@ -353,7 +353,8 @@ TEST_F(CheckpointStoreTest, KeepDoesNotCountDamagedOnesOrThoseOfOtherRuns) {
   overwrite(at(40, "manifest.json"), manifest_text(small_checkpoint(40, 0, "run-2").manifest));
   overwrite(at(10, "manifest.json"), manifest_text(small_checkpoint(10, 0, "run-2").manifest));
   ASSERT_TRUE(ok(store_.keep(1, 0)));
-  EXPECT_EQ(folders(), (std::vector<std::string>{"step-00000010-g0", "step-00000030-g0", "step-00000040-g0", "step-00000050-g0"}));
+  EXPECT_EQ(folders(),
+            (std::vector<std::string>{"step-00000010-g0", "step-00000030-g0", "step-00000040-g0", "step-00000050-g0"}));
   EXPECT_TRUE(newest_is(store_, small_checkpoint(30)));
 }
 

@@ -51,7 +51,8 @@ TEST(CoordinatorFaults, WithoutACheckpointEverybodyBeginsAnew) {
   cluster.crash(cluster.a());
   cluster.start_process(cluster.a());
   EXPECT_EQ(cluster.all<PersistEpoch>().back().drop_from, 0);
-  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.files_size() == 0 && form.step() == 0);
+  for (const auto& form : cluster.last_forms())
+    EXPECT_TRUE(form.restore() && form.files_size() == 0 && form.step() == 0);
   cluster.pump();
   EXPECT_EQ(cluster.core().committed(), 6);
 }
@@ -207,7 +208,8 @@ TEST(CoordinatorFaults, ARestartInsideARollbackFinishesIt) {
   cluster.restart_coordinator();
   cluster.connect(cluster.a());
   cluster.connect(b);
-  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.step() == 2 && form.files_size() == 2);
+  for (const auto& form : cluster.last_forms())
+    EXPECT_TRUE(form.restore() && form.step() == 2 && form.files_size() == 2);
   cluster.pump();
   EXPECT_EQ(cluster.core().committed(), 6);
 }

@@ -1,6 +1,4 @@
 // Which token comes next: what each option leaves to choose from, and that the draw follows the probabilities.
-#include "inference/generator.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "inference/generator.h"
 
 namespace thinpipe {
 namespace {

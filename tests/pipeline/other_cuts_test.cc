@@ -149,7 +149,8 @@ std::vector<Model> models() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, OtherCuts, testing::ValuesIn(models()), [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, OtherCuts, testing::ValuesIn(models()),
+                         [](const auto& one) { return one.param.name; });
 
 }  // namespace
 }  // namespace thinpipe

@@ -3,8 +3,13 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <cstdio>
+#include <fstream>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "base/rng.h"
 #include "boundary/boundary.h"
@@ -39,7 +44,8 @@ class RandomConfigs {
     subspace.norm = one_in(2) ? NormForm::kSplit : NormForm::kJoint;
     subspace.input = static_cast<InputForm>(below(3));
     subspace.update_every = one_in(3) ? 0 : 10;
-    config.pipeline.stages = 1 + below(model.blocks - (model.is_subspace() ? std::max<int64_t>(0, subspace.full_rank_tail - 1) : 0));
+    config.pipeline.stages =
+        1 + below(model.blocks - (model.is_subspace() ? std::max<int64_t>(0, subspace.full_rank_tail - 1) : 0));
     config.pipeline.cuts = cuts_of(model.blocks, config.pipeline.stages);
     config.pipeline.schedule = one_in(2) ? ScheduleKind::kGpipe : ScheduleKind::k1f1b;
     if (one_in(2)) {
@@ -52,7 +58,8 @@ class RandomConfigs {
     config.train.seq_len = 2 + below(30);
     config.train.precision = static_cast<Precision>(below(3));
     config.optim.kind = static_cast<OptimizerKind>(below(3));
-    if (!model.is_subspace() && config.optim.kind == OptimizerKind::kRowAdamw) config.optim.kind = OptimizerKind::kAdamw;
+    if (!model.is_subspace() && config.optim.kind == OptimizerKind::kRowAdamw)
+      config.optim.kind = OptimizerKind::kAdamw;
     return config;
   }
 
@@ -163,6 +170,65 @@ void expect_plan_of(const RunConfig& config, int64_t number, at::Tensor& stream)
     const auto traffic = step_traffic(config, kVocab, number);
     EXPECT_EQ(traffic.sent, m * (forward + kPacketHeaderBytes));
     EXPECT_EQ(traffic.received, m * (backward + kPacketHeaderBytes));
+  }
+}
+
+// ---- resident memory ----
+
+// A line of /proc/self/status, in bytes.
+double status_bytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name + ":")) return 1024.0 * std::stod(line.substr(name.size() + 1));
+  }
+  return 0;
+}
+
+// One step of a whole model: its passes one after the other, as 1f1b runs them on one stage, then the update.
+void train_a_step(const RunConfig& config) {
+  Stage stage(config.model, kVocab, whole_model(config.model), config.train.precision, 1, at::Device("cpu"));
+  Optimizer optimizer(config.optim, 10, stage.parameters());
+  for (int64_t m = 0; m < config.train.microbatches; ++m) {
+    stage.backward(stage.forward(tokens_of(config), {}, 1.0), {});
+  }
+  optimizer.apply(0, 1.0);
+}
+
+// How far resident memory rises while that runs.
+double peak_of_a_step(const RunConfig& config) {
+  ::malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+  const double before = status_bytes("VmRSS");
+  train_a_step(config);
+  return status_bytes("VmHWM") - before;
+}
+
+TEST(LivePlan, OfWhatAStepTakesIsAnUpperEstimateAndAtMostTwiceThat) {
+  const auto with = [](std::vector<std::string> settings) {
+    for (const char* setting : {"pipeline.stages=1", "train.microbatches=2", "train.microbatch=2",
+                                "checkpoint.mode=sync", "train.threads=1"}) {
+      settings.emplace_back(setting);
+    }
+    return parse_config("", "x.toml", settings);
+  };
+  at::set_num_threads(1);
+  train_a_step(with({"model.d=64"}));  // what the libraries keep for good
+  const std::vector<std::vector<std::string>> cases{
+      {"model.d=512", "model.heads=8", "model.blocks=6"},
+      {"model.mode=dense", "model.d=512", "model.heads=8", "model.blocks=6"},
+      {"model.mode=dense", "optim.kind=adamw", "model.d=256", "model.heads=8", "train.seq_len=1024"},
+      {"model.d=512", "model.heads=8", "train.precision=bf16"},
+  };
+  for (const auto& settings : cases) {
+    const auto config = with(settings);
+    const double peak = peak_of_a_step(config);
+    const auto plan = memory_plan(config, kVocab, 0);
+    const auto planned = static_cast<double>(plan.total() - plan.base);
+    std::printf("planned %.0f MiB, took %.0f: %s\n", planned / (1 << 20), peak / (1 << 20), describe(plan).c_str());
+#ifndef THINPIPE_SANITIZED  // a sanitizer keeps memory that was given back
+    EXPECT_LE(peak, 1.1 * planned) << describe(plan);
+    EXPECT_GE(2 * peak, planned) << describe(plan);
+#endif
   }
 }
 
