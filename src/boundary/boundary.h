@@ -39,6 +39,9 @@ struct Cut {
   int64_t number;                // from 0
   at::TensorOptions options;     // of the tensors that are decoded
   SubspaceSide* side = nullptr;  // the stage's own; null in a dense model. Must outlive the boundary
+  // The stage's too: a boundary that learns finds its parameters there, by the names that model_spec() gives them, so
+  // that they are optimised and saved like any others.
+  ParameterSet* parameters = nullptr;
 };
 
 // One per side of a cut. One thread at a time.

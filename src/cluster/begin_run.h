@@ -1,5 +1,5 @@
 // A run that begins from given weights instead of the seed's: its folder with everything that a coordinator needs to go
-// on from step 0 - config, store, and a checkpoint of step 0 with every stage's file.
+// on from step 0 - config, store, and a checkpoint of step 0.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -158,7 +158,8 @@ class CoordinatorCore {
   void note_probed(const Member& member, const control::Probed& probed);
   void note_paths(Member& member, const control::Formed& formed, Effects& out);
   std::string describe_path(size_t boundary) const;
-  std::string who_sent_nonfinite(const std::vector<control::Ready>& reports);
+  // Names the stage that sent numbers which are not finite, if one did.
+  std::string why_skipped(const CommitRow& row, const std::vector<control::Ready>& reports);
   void form(Effects& out);
   void note_formed(Member& member);
   void act_when_idle(TimePoint now, Effects& out);

@@ -154,7 +154,7 @@ Status CoordinatorCore::may_tunnel(const std::string& peer, int64_t boundary, ui
 
 // Stages cannot be asked who made the first number that is not finite: one that did would not say. Those that received
 // one say from whom, and the first to receive it names the sender.
-std::string CoordinatorCore::who_sent_nonfinite(const std::vector<control::Ready>& reports) {
+std::string CoordinatorCore::why_skipped(const CommitRow& row, const std::vector<control::Ready>& reports) {
   const auto name = [&](size_t stage) {
     const auto index = static_cast<int64_t>(stage);
     return stage_and_peer(index, holder(index));
@@ -170,7 +170,7 @@ std::string CoordinatorCore::who_sent_nonfinite(const std::vector<control::Ready
       return fmt::format("the loss or gradient of {} is not finite", name(i));
     }
   }
-  return "the loss or norm is not finite";
+  return row.why;
 }
 
 }  // namespace thinpipe

@@ -181,7 +181,8 @@ void CoordinatorCore::commit(Effects& out) {
   failures_ = 0;
   phase_ = Phase::kIdle;
   if (rules_.checkpoint_every > 0 && committed_ % rules_.checkpoint_every == 0) save_due_ = true;
-  if (!last_commit_->apply) log(out, "skipped", fmt::format("step {}: {}", committed_, who_sent_nonfinite(reports)));
+  if (!last_commit_->apply)
+    log(out, "skipped", fmt::format("step {}: {}", committed_, why_skipped(*last_commit_, reports)));
   if (skipped_in_a_row() >= rules_.max_skipped) {
     finish(true,
            fmt::format("the loss or its gradient was not finite for {} steps in a row up to step {}; lower optim.lr or "

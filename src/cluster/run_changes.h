@@ -14,8 +14,8 @@ namespace thinpipe {
 class RunStore;
 
 // The run's config with these overrides, which is its config.toml from now on. With other cuts whatever workers still
-// hold is void: nobody keeps a stage, and the coordinator cuts the last checkpoint anew when it starts. UserError when
-// a key stays as it is, the run is complete, or somebody serves it.
+// hold is void: nobody keeps a stage. Throws UserError if an override names a key that decides what is computed, if the
+// run is complete, or if somebody serves it.
 RunConfig change_run(const std::filesystem::path& folder, std::span<const std::string> overrides);
 
 // What the run is but for its cuts, which workers hear with every epoch: SHA-256 of the config without them.

@@ -148,6 +148,7 @@ TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSou
     folder.metrics().append(line).take();
     folder.timing().append(timing_line(number, seconds(clock.now() - start), step.stages)).take();
     progress.step({number + 1, step.loss, tokens_per_step(train), bytes_of(step.stages)});
+    if (!step.apply) progress.note(fmt::format("step {}: {}", number + 1, step.why));
     skipped_in_a_row = step.apply ? 0 : skipped_in_a_row + 1;
     if (skipped_in_a_row == config.cluster.max_skipped) {
       throw UserError(

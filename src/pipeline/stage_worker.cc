@@ -239,7 +239,7 @@ StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace plac
              table),
       optimizer_(config.optim, config.train.steps, stage_.parameters()) {
   const auto boundary = [&](int64_t cut) {
-    return make_boundary({config, vocab, cut, stage_.options(), stage_.subspace()});
+    return make_boundary({config, vocab, cut, stage_.options(), stage_.subspace(), &stage_.parameters()});
   };
   const auto number = static_cast<int64_t>(place.number);
   if (place.number > 0) before_ = boundary(number - 1);

@@ -1,5 +1,7 @@
 #include "pipeline/step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -21,6 +23,14 @@ Result<CommitRow> decide(int64_t tokens, double clip, std::span<const control::R
   row.loss /= static_cast<double>(tokens);
   row.apply = std::isfinite(row.squared_norm) && std::isfinite(row.loss);
   row.grad_factor = row.apply ? clip_factor(row.squared_norm, clip) : 0.0;
+  if (!row.apply) {
+    row.why = fmt::format("skipped: the {} is not finite", std::isfinite(row.loss) ? "gradients' norm" : "loss");
+  } else if (row.grad_factor == 1.0) {
+    row.why = "applied as it is";
+  } else {
+    row.why = fmt::format("applied with gradients times {:.3g}: their norm is {:.3g}, optim.clip = {}", row.grad_factor,
+                          std::sqrt(row.squared_norm), clip);
+  }
   return row;
 }
 

@@ -46,8 +46,18 @@ TEST(Decide, SumsInStageOrderAndClips) {
 }
 
 TEST(Decide, SkipsWhatIsNotFinite) {
-  EXPECT_FALSE(decide(10, 1.0, std::vector{report_of(0, kInfinity), report_of(1, 1)}).take().apply);
-  EXPECT_FALSE(decide(10, 1.0, std::vector{report_of(0, 1), report_of(std::nan(""), 1)}).take().apply);
+  const auto norm = decide(10, 1.0, std::vector{report_of(0, kInfinity), report_of(1, 1)}).take();
+  EXPECT_FALSE(norm.apply);
+  EXPECT_EQ(norm.why, "skipped: the gradients' norm is not finite");
+  const auto loss = decide(10, 1.0, std::vector{report_of(0, 1), report_of(std::nan(""), 1)}).take();
+  EXPECT_FALSE(loss.apply);
+  EXPECT_EQ(loss.why, "skipped: the loss is not finite");
+}
+
+TEST(Decide, SaysWhyGradientsWereMadeSmaller) {
+  const std::vector reports{report_of(0, 15), report_of(1, 1)};
+  EXPECT_EQ(decide(10, 1.0, reports).take().why, "applied with gradients times 0.25: their norm is 4, optim.clip = 1");
+  EXPECT_EQ(decide(10, 5.0, reports).take().why, "applied as it is");
 }
 
 TEST(Decide, RefusesStagesThatHoldDifferentBases) {
