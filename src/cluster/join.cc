@@ -11,7 +11,6 @@
 
 #include "base/files.h"
 #include "base/result.h"
-#include "cluster/build_name.h"
 #include "cluster/coordinator_core.h"
 #include "config/config_file.h"
 #include "model/stage.h"
@@ -119,7 +118,7 @@ JoinChecks check_stage(RunConfig config, int64_t vocab, int64_t stage, const std
   JoinChecks result;
   const auto plan = memory_plan(config, vocab, stage);
   facts.protocol = kControlProtocol;
-  facts.build = build_name();
+  facts.build = THINPIPE_VERSION;
   facts.memory_needed = plan.total();
   facts.memory_available = available_memory_bytes();
   // Two own copies of the stage's state, and one on its way.

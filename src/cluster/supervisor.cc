@@ -18,6 +18,7 @@
 #include "cluster/admission.h"
 #include "cluster/child_process.h"
 #include "cluster/coordinator_line.h"
+#include "cluster/run_store.h"
 #include "cluster/serve.h"
 #include "config/run_config.h"
 #include "pipeline/progress.h"
@@ -47,7 +48,7 @@ struct Part {
 
 class Supervisor {
  public:
-  Supervisor(const LocalRun& run, const Clock& clock) : run_(run), clock_(clock) {
+  Supervisor(const LocalRun& run, const Clock& clock) : run_(run), clock_(clock), events_(run.folder) {
     sigset_t signals;
     sigemptyset(&signals);
     for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, signal);
@@ -146,7 +147,7 @@ class Supervisor {
     grpc::ClientContext context;
     context.set_deadline(deadline);
     control::StatusRequest request;
-    request.set_events_after(last_event_);
+    request.set_events_after(events_.last());
     control::RunStatus status;
     if (stub->GetStatus(&context, request, &status).ok()) show(status);
   }
@@ -159,12 +160,7 @@ class Supervisor {
                         run_.out, run_.live, clock_);
       shown_step_ = status.step();
     }
-    for (const auto& event : status.events()) {
-      // Those of an earlier life of the run have been shown in it.
-      if (last_event_ >= 0 && kShownEvents.contains(event.kind()) && (!first_answer_)) note(event.text());
-      last_event_ = std::max(last_event_, event.number());
-    }
-    first_answer_ = false;
+    for (const auto& text : events_.of(status)) note(text);
     const auto& train = run_.config.train;
     if (status.step() != shown_step_) {
       const int64_t steps = std::max<int64_t>(0, status.step() - shown_step_);
@@ -272,8 +268,7 @@ class Supervisor {
   std::optional<CoordinatorPlace> place_;
   std::unique_ptr<CoordinatorLine> line_;
   std::optional<Progress> progress_;
-  int64_t last_event_ = 0;
-  bool first_answer_ = true;
+  EventNotes events_;
   int64_t shown_step_ = 0;
   int64_t manifest_step_ = -1;
   bool stop_asked_ = false;
@@ -281,6 +276,25 @@ class Supervisor {
 };
 
 }  // namespace
+
+EventNotes::EventNotes(const std::filesystem::path& run_folder) {
+  const auto path = run_folder / "run.sqlite";
+  if (std::error_code ignored; !std::filesystem::exists(path, ignored)) return;
+  const auto store = RunStore::open(path);
+  if (!store) return;  // the coordinator fails for the same reason and says it
+  const auto newest = store.value().events(0, 1);
+  if (newest && !newest.value().empty()) last_ = newest.value().back().number;
+}
+
+std::vector<std::string> EventNotes::of(const control::RunStatus& status) {
+  std::vector<std::string> texts;
+  for (const auto& event : status.events()) {
+    if (event.number() <= last_) continue;
+    if (kShownEvents.contains(event.kind())) texts.push_back(event.text());
+    last_ = event.number();
+  }
+  return texts;
+}
 
 RunOutcome run_locally(const LocalRun& run, const Clock& clock) { return Supervisor(run, clock).run(); }
 

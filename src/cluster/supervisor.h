@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "cluster/serve.h"
 #include "config/run_config.h"
+#include "proto/control.pb.h"
 
 namespace thinpipe {
 
@@ -24,5 +26,19 @@ struct LocalRun {
 // An outcome that is not complete: the person interrupted the run. Throws UserError with the reason when the run fails.
 // SIGINT, SIGTERM and SIGCHLD are blocked in this process from here on.
 RunOutcome run_locally(const LocalRun& run, const Clock& clock);
+
+// The coordinator's events that a person is told, each once. All of them are in the run's store; those that it holds
+// when this object is made belong to earlier starts of the run and are not told again.
+class EventNotes {
+ public:
+  // Nobody may have the run's store open.
+  explicit EventNotes(const std::filesystem::path& run_folder);
+  // The number of the newest event that was seen: what to ask the coordinator for.
+  int64_t last() const { return last_; }
+  std::vector<std::string> of(const control::RunStatus& status);
+
+ private:
+  int64_t last_ = 0;
+};
 
 }  // namespace thinpipe
