@@ -364,7 +364,8 @@ grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::Ser
                           fmt::format("'{}' is not of a stage that {} holds", one_line(file.unit()), peer.value())));
   }
   lock.unlock();
-  auto incoming = checkpoints_.receive_file({file.step(), file.generation()}, {file.unit(), file.bytes(), file.sha256()});
+  auto incoming =
+      checkpoints_.receive_file({file.step(), file.generation()}, {file.unit(), file.bytes(), file.sha256()});
   if (!incoming) return refusal(incoming.error().message);
   do {
     if (auto status = incoming.value().append(part.data()); !status) return refusal(status.error().message);
@@ -392,9 +393,10 @@ grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const con
   }
   if (request->run() != identity_.run) return refusal("a file of another run was asked for");
   const CheckpointId id{file.step(), file.generation()};
-  const bool is_there = is_table ? table && file.sha256() == table->sha256
-                                 : checkpoints_.holds(id, file.unit(), file.sha256());
-  if (!is_there) return refusal(fmt::format("there is no such file '{}' of step {}", one_line(file.unit()), file.step()));
+  const bool is_there =
+      is_table ? table && file.sha256() == table->sha256 : checkpoints_.holds(id, file.unit(), file.sha256());
+  if (!is_there)
+    return refusal(fmt::format("there is no such file '{}' of step {}", one_line(file.unit()), file.step()));
   const auto mapped = MappedFile::open(is_table ? table_path(identity_.folder, identity_.config.model.subspace.table)
                                                 : checkpoints_.path_of(id, file.unit()));
   if (!mapped) return refusal(mapped.error().message);
