@@ -35,10 +35,6 @@ int FileSystem::close(int descriptor) { return ::close(descriptor); }
 
 int FileSystem::rename(const std::string& from, const std::string& to) { return ::rename(from.c_str(), to.c_str()); }
 
-int FileSystem::exchange(const std::string& one, const std::string& other) {
-  return ::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE);
-}
-
 int FileSystem::unlink(const std::string& path) { return ::unlink(path.c_str()); }
 int FileSystem::mkdir(const std::string& path) { return ::mkdir(path.c_str(), 0777); }
 int FileSystem::rmdir(const std::string& path) { return ::rmdir(path.c_str()); }

@@ -25,8 +25,6 @@ class FileSystem {
   virtual int close(int descriptor);
 
   virtual int rename(const std::string& from, const std::string& to);
-  // Both names exist and change places in one move; EINVAL or ENOSYS where the disk cannot.
-  virtual int exchange(const std::string& one, const std::string& other);
   virtual int unlink(const std::string& path);
   virtual int mkdir(const std::string& path);
   virtual int rmdir(const std::string& path);

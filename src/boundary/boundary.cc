@@ -30,11 +30,6 @@ class PackedBoundary : public Boundary {
   explicit PackedBoundary(const Cut& cut)
       : config_(cut.config), vocab_(cut.vocab), number_(static_cast<uint64_t>(cut.number)), options_(cut.options) {}
 
-  size_t max_bytes(Direction direction) const override {
-    const auto sizes = boundary_sizes(config_, vocab_);
-    return direction == Direction::kForward ? sizes.forward : std::max(sizes.backward, sizes.end_of_step);
-  }
-
   std::vector<std::byte> encode(const Activation& activation, MessageNumber number) override {
     const int64_t sequences = activation.batch.sequences();
     auto message = message_of(boundary_sizes(config_, vocab_, sequences).forward);
@@ -139,23 +134,24 @@ std::string pack_refusal(const RunConfig& config, std::string_view width_key) {
                      problem);
 }
 
+// A kind's number on the wire is its place here (docs/wire.md).
 constexpr std::array<BoundaryKind, 2> kKinds{{
-    {"dense", [](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<PackedBoundary>(cut); },
-     [](const RunConfig& config) { return pack_refusal(config, "model.d"); }},
     {"subspace", [](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<SubspaceBoundary>(cut); },
      [](const RunConfig& config) { return pack_refusal(config, "subspace.rank"); }},
+    {"dense", [](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<PackedBoundary>(cut); },
+     [](const RunConfig& config) { return pack_refusal(config, "model.d"); }},
 }};
-
-const BoundaryKind& kind_of(const RunConfig& config) { return kKinds[config.model.is_subspace() ? 1 : 0]; }
 
 }  // namespace
 
 std::span<const BoundaryKind> boundary_kinds() { return kKinds; }
 
-std::unique_ptr<Boundary> make_boundary(const Cut& cut) { return kind_of(cut.config).make(cut); }
+size_t boundary_kind_of(const RunConfig& config) { return config.model.is_subspace() ? 0 : 1; }
+
+std::unique_ptr<Boundary> make_boundary(const Cut& cut) { return kKinds[boundary_kind_of(cut.config)].make(cut); }
 
 void check_boundary(const RunConfig& config) {
-  if (auto reason = kind_of(config).refuses(config); !reason.empty()) throw UserError(reason);
+  if (auto reason = kKinds[boundary_kind_of(config)].refuses(config); !reason.empty()) throw UserError(reason);
 }
 
 }  // namespace thinpipe

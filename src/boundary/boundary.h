@@ -49,8 +49,6 @@ class Boundary {
  public:
   virtual ~Boundary() = default;
 
-  // Of the largest message in that direction.
-  virtual size_t max_bytes(Direction direction) const = 0;
   virtual std::vector<std::byte> encode(const Activation& activation, MessageNumber number) = 0;
   // sequences: B of this microbatch; the ids are checked against the vocabulary.
   virtual Result<Activation> decode(std::span<const std::byte> message, int64_t sequences) = 0;
@@ -74,6 +72,8 @@ struct BoundaryKind {
   std::string (*refuses)(const RunConfig& config);
 };
 std::span<const BoundaryKind> boundary_kinds();
+// The run's, as its place among them, which is also its number on the wire.
+size_t boundary_kind_of(const RunConfig& config);
 
 std::unique_ptr<Boundary> make_boundary(const Cut& cut);
 

@@ -43,7 +43,6 @@ struct RunRules {
   Duration lease{};
   int64_t max_failures = 5;
   int64_t max_skipped = 10;
-  int64_t basis_update_every = 0;  // 0: the basis never moves
   // 1f1b only (else microbatches = 0): what the warm-up is computed from.
   int64_t microbatches = 0;
   double hop_s = 0;           // delay and transfer of one message on the emulated line, the slowest cut's

@@ -157,69 +157,30 @@ Result<std::optional<CheckpointManifest>> CoordinatorService::newest_checkpoint_
 
 Status CoordinatorService::start() {
   const std::lock_guard lock(mutex_);
-  const auto number = [&](const char* name) -> Result<uint64_t> {
-    auto text = store_.get(name);
-    if (!text) return text.error();
-    return text.value() ? std::stoull(*text.value()) : uint64_t{0};
-  };
-  StoredRun stored;
-  auto epoch = number("epoch"), generation = number("generation"), paused = number("paused");
-  auto rows = store_.commits();
-  auto evaluations = store_.evaluations();
-  auto roster = store_.roster();
-  auto revoked = store_.revoked_peers();
-  for (const auto* result : {&epoch, &generation, &paused}) {
-    if (!*result) return result->error();
-  }
-  if (!rows) return rows.error();
-  if (!evaluations) return evaluations.error();
-  if (!roster) return roster.error();
-  if (!revoked) return revoked.error();
-  stored.revoked.insert(revoked.value().begin(), revoked.value().end());
+  auto stored = TRY(store_.load());
   stored.cuts = identity_.config.pipeline.auto_cuts ? std::vector<int64_t>() : blocks_per_stage(identity_.config);
-  stored.epoch = epoch.value();
-  stored.generation = generation.value();
-  stored.paused = paused.value() != 0;
-  stored.roster = std::move(roster.value());
-  stored.committed = static_cast<int64_t>(rows.value().size());
-  for (const auto& row : rows.value()) {
-    if (!row.apply) stored.skipped.insert(row.step);
-  }
-  if (!rows.value().empty()) stored.last_commit = rows.value().back();
-  for (const auto& row : evaluations.value()) {
-    stored.evaluations.insert(row.step);
-    if (row.is_final) stored.final_loss = row.loss;
-  }
-  if (auto status = checkpoints_.clean_partials(); !status) return status;
-  auto manifest = newest_checkpoint_of(stored.committed);
-  if (!manifest) return manifest.error();
-  if (const auto& found = manifest.value()) {
+  TRY(checkpoints_.clean_partials());
+  const auto found = TRY(newest_checkpoint_of(stored.committed));
+  if (found) {
     stored.manifest_step = found->id.step;
     stored.manifest_files = files_of(*found);
-  }
-  if (!manifest.value()) {
-    const auto origin = store_.get("begun_from");
-    if (!origin) return origin.error();
-    if (origin.value()) {
-      return Error{fmt::format("{}: this run began from given weights ({}) and none of its checkpoints is whole",
-                               identity_.folder.string(), *origin.value())};
-    }
+  } else if (const auto origin = TRY(store_.get("begun_from"))) {
+    return Error{fmt::format("{}: this run began from given weights ({}) and none of its checkpoints is whole",
+                             identity_.folder.string(), *origin)};
   }
   // What workers hold is of the cuts they were told: with others, places are nobody's.
   if (!stored.cuts.empty()) {
     const auto cuts = cuts_text(stored.cuts);
-    auto before = store_.get("cuts");
-    if (!before) return before.error();
-    if (before.value() && *before.value() != cuts) {
-      const auto begun = forget_holders(store_);
-      if (!begun) return begun.error();
-      stored.epoch = stored.generation = begun.value();
+    const auto before = TRY(store_.get("cuts"));
+    if (before && *before != cuts) {
+      const auto begun = TRY(store_.forget_holders());
+      stored.epoch = stored.generation = begun;
       stored.roster.clear();
     }
-    if (auto status = store_.set("cuts", cuts); !status) return status;
+    TRY(store_.set("cuts", cuts));
   }
   if (static_cast<int64_t>(stored.roster.size()) != identity_.config.pipeline.stages) stored.roster.clear();
-  if (auto status = logs_.rewrite(store_); !status) return status;
+  TRY(logs_.rewrite(store_));
   core_.emplace(make_rules(), std::move(stored), clock_.now());
   return {};
 }
@@ -607,16 +568,14 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
   } else if (const auto* close = std::get_if<CloseSession>(&effect)) {
     if (const auto found = sessions_.find(close->session); found != sessions_.end()) found->second.closed = true;
   } else if (const auto* epoch = std::get_if<PersistEpoch>(&effect)) {
-    if (auto status = store_.set_epoch(*epoch); !status) return status;
+    TRY(store_.set_epoch(*epoch));
     tunnels_.drop(epoch->epoch);
     if (epoch->drop_from >= 0) return logs_.rewrite(store_);
   } else if (const auto* commit = std::get_if<PersistCommit>(&effect)) {
-    if (auto status = store_.add_commit(commit->row); !status) return status;
+    TRY(store_.add_commit(commit->row));
     return logs_.catch_up(store_);
   } else if (const auto* evaluation = std::get_if<PersistEvaluation>(&effect)) {
-    if (auto status = store_.add_evaluation({evaluation->step, evaluation->loss, evaluation->is_final}); !status) {
-      return status;
-    }
+    TRY(store_.add_evaluation({evaluation->step, evaluation->loss, evaluation->is_final}));
     return logs_.catch_up(store_);
   } else if (const auto* paused = std::get_if<PersistPaused>(&effect)) {
     return store_.set("paused", paused->paused ? "1" : "0");
@@ -630,7 +589,7 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
                        : core_->manifest_failed(status.error().message, clock_.now()));
   } else if (const auto* event = std::get_if<LogEvent>(&effect)) {
     log_info("{}: {}", event->kind, event->text);
-    if (auto row = store_.add_event(event->kind, event->text); !row) return row.error();
+    TRY(store_.add_event(event->kind, event->text));
   } else if (const auto* finish = std::get_if<Finish>(&effect)) {
     end_ = *finish;
   }
@@ -641,7 +600,7 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
 Status CoordinatorService::keep_cuts(const std::vector<int64_t>& cuts) {
   identity_.config.pipeline.cuts = cuts;
   identity_.config.pipeline.auto_cuts = false;
-  if (auto status = store_.set("cuts", cuts_text(cuts)); !status) return status;
+  TRY(store_.set("cuts", cuts_text(cuts)));
   return write_file_atomically(identity_.folder / "config.toml", to_toml(identity_.config));
 }
 
@@ -657,14 +616,13 @@ Status CoordinatorService::write_manifest(const WriteManifest& write) {
     }
     manifest.files.push_back({file.unit(), file.bytes(), file.sha256()});
   }
-  if (auto status = checkpoints_.commit(manifest); !status) return status;
+  TRY(checkpoints_.commit(manifest));
   return checkpoints_.keep(config.checkpoint.keep_last, config.checkpoint.keep_every);
 }
 
 Status CoordinatorService::write_model() const {
-  const auto found = checkpoint_of_step(identity_.folder, identity_.config.train.steps);
-  if (!found) return found.error();
-  return write_model_file(found.value().files, identity_.folder / "model.safetensors");
+  const auto found = TRY(checkpoint_of_step(identity_.folder, identity_.config.train.steps));
+  return write_model_file(found.files, identity_.folder / "model.safetensors");
 }
 
 }  // namespace thinpipe

@@ -64,7 +64,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   void announce(std::vector<std::string> addresses);
   // The relay: registered with the same server.
   TunnelService& tunnels() { return tunnels_; }
-  // Once complete(): the stages' weights as one file.
+  // Once complete(): the model's weights as one file.
   Status write_model() const;
 
   grpc::Status Join(grpc::ServerContext*, const control::JoinRequest*, control::JoinReply*) override;

@@ -1,4 +1,4 @@
-// The second half of the coordinator's core: epochs, steps, evaluations and checkpoints. coordinator_core.cc has the
+// The coordinator's core, the part about epochs, steps, evaluations and checkpoints. coordinator_core.cc has the
 // events, coordinator_roster.cc who takes part.
 #include <fmt/format.h>
 

@@ -30,9 +30,8 @@ Result<TokenBatch> RemoteBatches::ask(const control::WindowsRequest& request, in
   if (bytes.size() != wanted) {
     return Error{fmt::format("token windows of {} bytes came, {} were due", bytes.size(), wanted)};
   }
-  auto tokens = read_ids(bytes, sequences, train_.seq_len, vocab_);
-  if (!tokens) return tokens.error();
-  return TokenBatch{tokens.value()};
+  auto tokens = TRY(read_ids(bytes, sequences, train_.seq_len, vocab_));
+  return TokenBatch{std::move(tokens)};
 }
 
 Result<TokenBatch> RemoteBatches::training(int64_t step, int64_t microbatch) {

@@ -30,7 +30,7 @@ RunConfig change_run(const std::filesystem::path& folder, std::span<const std::s
   }
   // Held until the config is written: nobody else serves the run meanwhile.
   auto store = RunStore::open(folder / "run.sqlite").take();
-  if (!same_cuts(before, after)) forget_holders(store).take();
+  if (!same_cuts(before, after)) store.forget_holders().take();
   write_file_atomically(path, to_toml(after)).take();
   return after;
 }
@@ -39,14 +39,6 @@ std::string config_identity(RunConfig config) {
   config.pipeline.auto_cuts = false;
   config.pipeline.cuts.clear();
   return sha256_hex(to_toml(config));
-}
-
-Result<uint64_t> forget_holders(RunStore& store) {
-  const auto known = store.get("epoch");
-  if (!known) return known.error();
-  const uint64_t epoch = (known.value() ? std::stoull(*known.value()) : 0) + 1;
-  if (auto status = store.set_epoch({epoch, epoch, -1, {}}); !status) return status.error();
-  return epoch;
 }
 
 }  // namespace thinpipe

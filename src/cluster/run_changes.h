@@ -6,12 +6,9 @@
 #include <span>
 #include <string>
 
-#include "base/result.h"
 #include "config/run_config.h"
 
 namespace thinpipe {
-
-class RunStore;
 
 // The run's config with these overrides, which is its config.toml from now on. With other cuts whatever workers still
 // hold is void: nobody keeps a stage. Throws UserError if an override names a key that decides what is computed, if the
@@ -20,8 +17,5 @@ RunConfig change_run(const std::filesystem::path& folder, std::span<const std::s
 
 // What the run is but for its cuts, which workers hear with every epoch: SHA-256 of the config without them.
 std::string config_identity(RunConfig config);
-
-// A new generation in which nobody holds a stage; the epoch it begins with.
-Result<uint64_t> forget_holders(RunStore& store);
 
 }  // namespace thinpipe

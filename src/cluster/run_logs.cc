@@ -16,20 +16,18 @@ std::string joined(const std::vector<std::string>& lines) {
 }  // namespace
 
 Result<RunLogs::Lines> RunLogs::lines_from(const RunStore& store, int64_t from) const {
-  auto rows = store.commits(from);
-  if (!rows) return rows.error();
-  auto evaluations = store.evaluations();
-  if (!evaluations) return evaluations.error();
+  const auto rows = TRY(store.commits(from));
+  const auto evaluations = TRY(store.evaluations());
   std::map<int64_t, double> losses;
   std::optional<EvaluationRow> last;
-  for (const auto& row : evaluations.value()) {
+  for (const auto& row : evaluations) {
     if (row.is_final)
       last = row;
     else
       losses[row.step] = row.loss;
   }
   Lines lines;
-  for (const auto& row : rows.value()) {
+  for (const auto& row : rows) {
     const int64_t committed = row.step + 1;
     auto text = row.metrics;
     if (rule_.due_after(committed)) {
@@ -50,31 +48,27 @@ Result<RunLogs::Lines> RunLogs::lines_from(const RunStore& store, int64_t from) 
 
 Status RunLogs::rewrite(const RunStore& store) {
   final_written_ = false;
-  auto lines = lines_from(store, 0);
-  if (!lines) return lines.error();
-  auto metrics = LineLog::rewrite(folder_ / "metrics.jsonl", joined(lines.value().metrics));
-  if (!metrics) return metrics.error();
-  auto timing = LineLog::rewrite(folder_ / "timing.jsonl", joined(lines.value().timing));
-  if (!timing) return timing.error();
-  metrics_.emplace(std::move(metrics.value()));
-  timing_.emplace(std::move(timing.value()));
-  written_ = static_cast<int64_t>(lines.value().timing.size());
-  final_written_ = lines.value().metrics.size() > lines.value().timing.size();
+  const auto lines = TRY(lines_from(store, 0));
+  auto metrics = TRY(LineLog::rewrite(folder_ / "metrics.jsonl", joined(lines.metrics)));
+  auto timing = TRY(LineLog::rewrite(folder_ / "timing.jsonl", joined(lines.timing)));
+  metrics_.emplace(std::move(metrics));
+  timing_.emplace(std::move(timing));
+  written_ = 0;
+  count(lines);
   return {};
 }
 
 Status RunLogs::catch_up(const RunStore& store) {
-  auto lines = lines_from(store, written_);
-  if (!lines) return lines.error();
-  for (const auto& line : lines.value().metrics) {
-    if (auto status = metrics_->append_text(line); !status) return status;
-  }
-  for (const auto& line : lines.value().timing) {
-    if (auto status = timing_->append_text(line); !status) return status;
-  }
-  written_ += static_cast<int64_t>(lines.value().timing.size());
-  final_written_ = final_written_ || lines.value().metrics.size() > lines.value().timing.size();
+  const auto lines = TRY(lines_from(store, written_));
+  for (const auto& line : lines.metrics) TRY(metrics_->append_text(line));
+  for (const auto& line : lines.timing) TRY(timing_->append_text(line));
+  count(lines);
   return {};
+}
+
+void RunLogs::count(const Lines& lines) {
+  written_ += static_cast<int64_t>(lines.timing.size());
+  final_written_ = final_written_ || lines.metrics.size() > lines.timing.size();
 }
 
 }  // namespace thinpipe

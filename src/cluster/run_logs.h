@@ -1,5 +1,5 @@
-// metrics.jsonl and timing.jsonl of a coordinated run: copies of the store's rows, made so that a run that was
-// interrupted any number of times leaves the same metrics.jsonl as one that was not.
+// metrics.jsonl and timing.jsonl of a coordinated run. They are copies of the store's rows: however often a run was
+// interrupted, its metrics.jsonl is the same as without interruptions.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class RunLogs {
  public:
   RunLogs(std::filesystem::path folder, EvaluationRule rule) : folder_(std::move(folder)), rule_(rule) {}
 
-  // Writes both files anew from the store: when a coordinator starts and after a rollback.
+  // Writes both files from the store again: when a coordinator starts and after a rollback.
   Status rewrite(const RunStore& store);
   // Adds the lines that have become complete.
   Status catch_up(const RunStore& store);
@@ -37,6 +37,7 @@ class RunLogs {
   };
   // The complete lines from step `from` on.
   Result<Lines> lines_from(const RunStore& store, int64_t from) const;
+  void count(const Lines& written);
 
   std::filesystem::path folder_;
   EvaluationRule rule_;

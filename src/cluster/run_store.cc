@@ -9,6 +9,8 @@
 #include <utility>
 #include <variant>
 
+#include "cluster/coordinator_core.h"
+
 namespace thinpipe {
 namespace {
 
@@ -77,7 +79,20 @@ Error trouble(const std::filesystem::path& path, sqlite3* database) {
   return Error{fmt::format("{}: {}", path.string(), sqlite3_errmsg(database))};
 }
 
-// Whoever has the file open has it alone, and any first touch may be the one that finds out.
+// Every row that the statement finds, as `read` makes it of a Statement.
+template <class Read>
+auto select(const std::filesystem::path& path, sqlite3* database, const char* text, const std::vector<Value>& values,
+            Read read) -> Result<std::vector<decltype(read(std::declval<const Statement&>()))>> {
+  std::vector<decltype(read(std::declval<const Statement&>()))> rows;
+  Statement statement(database, text, values);
+  while (statement.step()) rows.push_back(read(statement));
+  if (statement.failed()) return trouble(path, database);
+  return rows;
+}
+
+std::string first_text(const Statement& row) { return row.text(0); }
+
+// Only one process may have the file open, and any of the first calls may be the one that finds another.
 Error opening_trouble(const std::filesystem::path& path, sqlite3* database) {
   if (sqlite3_errcode(database) != SQLITE_BUSY) return trouble(path, database);
   return Error{fmt::format("{}: another process serves this run", path.string())};
@@ -106,13 +121,11 @@ Result<RunStore> RunStore::open(const std::filesystem::path& path) {
     if (auto status = execute(path, database, text, {}); !status) return opening_trouble(path, database);
   }
   if (sqlite3_exec(database, kTables, nullptr, nullptr, nullptr) != SQLITE_OK) return opening_trouble(path, database);
-  const auto version = store.get("version");
-  if (!version) return version.error();
-  if (!version.value()) {
-    if (auto status = store.set("version", fmt::format("{}", kVersion)); !status) return status.error();
-  } else if (*version.value() != fmt::format("{}", kVersion)) {
-    return Error{
-        fmt::format("{}: is of version {}, this thinpipe reads {}", path.string(), *version.value(), kVersion)};
+  const auto version = TRY(store.get("version"));
+  if (!version) {
+    TRY(store.set("version", fmt::format("{}", kVersion)));
+  } else if (*version != fmt::format("{}", kVersion)) {
+    return Error{fmt::format("{}: is of version {}, this thinpipe reads {}", path.string(), *version, kVersion)};
   }
   return store;
 }
@@ -126,14 +139,12 @@ Status RunStore::set(const std::string& name, const std::string& value) {
 }
 
 Result<std::optional<std::string>> RunStore::get(const std::string& name) const {
-  Statement statement(database_, "SELECT value FROM facts WHERE name = ?", {name});
-  if (statement.step()) return std::optional(statement.text(0));
-  if (statement.failed()) return trouble(path_, database_);
-  return std::optional<std::string>();
+  const auto found = TRY(select(path_, database_, "SELECT value FROM facts WHERE name = ?", {name}, first_text));
+  return found.empty() ? std::optional<std::string>() : found.front();
 }
 
 Status RunStore::in_transaction(const std::function<Status()>& change) {
-  if (auto status = execute(path_, database_, "BEGIN IMMEDIATE", {}); !status) return status;
+  TRY(execute(path_, database_, "BEGIN IMMEDIATE", {}));
   if (auto status = change(); !status) {
     (void)execute(path_, database_, "ROLLBACK", {});
     return status;
@@ -141,30 +152,60 @@ Status RunStore::in_transaction(const std::function<Status()>& change) {
   return execute(path_, database_, "COMMIT", {});
 }
 
+Result<StoredRun> RunStore::load() const {
+  const auto number = [&](const char* name) -> Result<uint64_t> {
+    const auto text = TRY(get(name));
+    return text ? std::stoull(*text) : uint64_t{0};
+  };
+  const auto epoch = TRY(number("epoch")), generation = TRY(number("generation")), paused = TRY(number("paused"));
+  auto holders = TRY(roster());
+  const auto revoked = TRY(select(path_, database_, "SELECT peer FROM revoked", {}, first_text));
+  const auto rows = TRY(commits());
+  const auto evaluated = TRY(evaluations());
+  StoredRun stored;
+  stored.epoch = epoch;
+  stored.generation = generation;
+  stored.paused = paused != 0;
+  stored.roster = std::move(holders);
+  stored.revoked.insert(revoked.begin(), revoked.end());
+  stored.committed = static_cast<int64_t>(rows.size());
+  for (const auto& row : rows) {
+    if (!row.apply) stored.skipped.insert(row.step);
+  }
+  if (!rows.empty()) stored.last_commit = rows.back();
+  for (const auto& row : evaluated) {
+    stored.evaluations.insert(row.step);
+    if (row.is_final) stored.final_loss = row.loss;
+  }
+  return stored;
+}
+
 Status RunStore::set_epoch(const PersistEpoch& epoch) {
   const auto run = [&](const char* text, const std::vector<Value>& values) {
     return execute(path_, database_, text, values);
   };
   return in_transaction([&]() -> Status {
-    if (auto status = set("epoch", fmt::format("{}", epoch.epoch)); !status) return status;
-    if (auto status = set("generation", fmt::format("{}", epoch.generation)); !status) return status;
-    if (auto status = run("DELETE FROM roster", {}); !status) return status;
+    TRY(set("epoch", fmt::format("{}", epoch.epoch)));
+    TRY(set("generation", fmt::format("{}", epoch.generation)));
+    TRY(run("DELETE FROM roster", {}));
     for (size_t stage = 0; stage < epoch.roster.size(); ++stage) {
-      auto status = run("INSERT INTO roster VALUES (?, ?)", {static_cast<int64_t>(stage), epoch.roster[stage]});
-      if (!status) return status;
+      TRY(run("INSERT INTO roster VALUES (?, ?)", {static_cast<int64_t>(stage), epoch.roster[stage]}));
     }
     if (epoch.drop_from < 0) return {};
-    if (auto status = run("DELETE FROM commits WHERE step >= ?", {epoch.drop_from}); !status) return status;
+    TRY(run("DELETE FROM commits WHERE step >= ?", {epoch.drop_from}));
     return run("DELETE FROM evaluations WHERE step > ? OR is_final", {epoch.drop_from});
   });
 }
 
+Result<uint64_t> RunStore::forget_holders() {
+  const auto known = TRY(get("epoch"));
+  const uint64_t epoch = (known ? std::stoull(*known) : 0) + 1;
+  TRY(set_epoch({epoch, epoch, -1, {}}));
+  return epoch;
+}
+
 Result<std::vector<std::string>> RunStore::roster() const {
-  std::vector<std::string> peers;
-  Statement statement(database_, "SELECT peer FROM roster ORDER BY stage", {});
-  while (statement.step()) peers.push_back(statement.text(0));
-  if (statement.failed()) return trouble(path_, database_);
-  return peers;
+  return select(path_, database_, "SELECT peer FROM roster ORDER BY stage", {}, first_text);
 }
 
 Status RunStore::add_commit(const CommitRow& row) {
@@ -174,18 +215,16 @@ Status RunStore::add_commit(const CommitRow& row) {
 }
 
 Result<std::vector<CommitRow>> RunStore::commits(int64_t from) const {
-  std::vector<CommitRow> rows;
-  Statement statement(database_,
-                      "SELECT step, epoch, apply, grad_factor, squared_norm, loss, basis_version, metrics, timing "
-                      "FROM commits WHERE step >= ? ORDER BY step",
-                      {from});
-  while (statement.step()) {
-    rows.push_back({statement.whole(0), static_cast<uint64_t>(statement.whole(1)), statement.whole(2) != 0,
-                    statement.number(3), statement.number(4), statement.number(5), statement.whole(6),
-                    statement.text(7), statement.text(8)});
-  }
-  if (statement.failed()) return trouble(path_, database_);
-  return rows;
+  return select(path_, database_,
+                "SELECT step, epoch, apply, grad_factor, squared_norm, loss, basis_version, metrics, timing "
+                "FROM commits WHERE step >= ? ORDER BY step",
+                {from}, [](const Statement& row) {
+                  return CommitRow{row.whole(0),      static_cast<uint64_t>(row.whole(1)),
+                                   row.whole(2) != 0, row.number(3),
+                                   row.number(4),     row.number(5),
+                                   row.whole(6),      row.text(7),
+                                   row.text(8)};
+                });
 }
 
 Status RunStore::add_evaluation(const EvaluationRow& row) {
@@ -194,11 +233,10 @@ Status RunStore::add_evaluation(const EvaluationRow& row) {
 }
 
 Result<std::vector<EvaluationRow>> RunStore::evaluations() const {
-  std::vector<EvaluationRow> rows;
-  Statement statement(database_, "SELECT step, loss, is_final FROM evaluations ORDER BY step", {});
-  while (statement.step()) rows.push_back({statement.whole(0), statement.number(1), statement.whole(2) != 0});
-  if (statement.failed()) return trouble(path_, database_);
-  return rows;
+  return select(path_, database_, "SELECT step, loss, is_final FROM evaluations ORDER BY step", {},
+                [](const Statement& row) {
+                  return EvaluationRow{row.whole(0), row.number(1), row.whole(2) != 0};
+                });
 }
 
 Status RunStore::put_invite(const InviteRecord& invite) {
@@ -209,28 +247,24 @@ Status RunStore::put_invite(const InviteRecord& invite) {
 }
 
 Result<std::vector<InviteRecord>> RunStore::invites() const {
-  std::vector<InviteRecord> rows;
-  Statement statement(database_,
-                      "SELECT id, token_sha256, expires, uses_left, revoked, note FROM invites ORDER BY rowid", {});
-  while (statement.step()) {
-    InviteRecord row;
-    row.id = statement.text(0);
-    row.token_sha256 = statement.text(1);
-    row.expires = WallTime(std::chrono::seconds(statement.whole(2)));
-    row.uses_left = statement.whole(3);
-    row.revoked = statement.whole(4) != 0;
-    row.note = statement.text(5);
-    rows.push_back(std::move(row));
-  }
-  if (statement.failed()) return trouble(path_, database_);
-  return rows;
+  return select(path_, database_,
+                "SELECT id, token_sha256, expires, uses_left, revoked, note FROM invites ORDER BY rowid", {},
+                [](const Statement& row) {
+                  InviteRecord invite;
+                  invite.id = row.text(0);
+                  invite.token_sha256 = row.text(1);
+                  invite.expires = WallTime(std::chrono::seconds(row.whole(2)));
+                  invite.uses_left = row.whole(3);
+                  invite.revoked = row.whole(4) != 0;
+                  invite.note = row.text(5);
+                  return invite;
+                });
 }
 
 Status RunStore::enrol(const PeerRow& peer) {
   return in_transaction([&]() -> Status {
-    auto status = execute(path_, database_,
-                          "UPDATE invites SET uses_left = uses_left - 1 WHERE id = ? AND uses_left > 0", {peer.invite});
-    if (!status) return status;
+    TRY(execute(path_, database_, "UPDATE invites SET uses_left = uses_left - 1 WHERE id = ? AND uses_left > 0",
+                {peer.invite}));
     if (sqlite3_changes(database_) != 1) return Error{"the invite has no use left"};
     return execute(path_, database_, "INSERT INTO peers VALUES (?, ?, ?)",
                    {peer.peer, peer.invite, peer.request_sha256});
@@ -238,53 +272,38 @@ Status RunStore::enrol(const PeerRow& peer) {
 }
 
 Result<std::optional<PeerRow>> RunStore::peer_with_key(const std::string& request_sha256) const {
-  Statement statement(database_, "SELECT peer, invite, request_sha256 FROM peers WHERE request_sha256 = ?",
-                      {request_sha256});
-  if (statement.step()) return std::optional(PeerRow{statement.text(0), statement.text(1), statement.text(2)});
-  if (statement.failed()) return trouble(path_, database_);
-  return std::optional<PeerRow>();
+  const auto found =
+      TRY(select(path_, database_, "SELECT peer, invite, request_sha256 FROM peers WHERE request_sha256 = ?",
+                 {request_sha256}, [](const Statement& row) {
+                   return PeerRow{row.text(0), row.text(1), row.text(2)};
+                 }));
+  return found.empty() ? std::optional<PeerRow>() : found.front();
 }
 
 Result<bool> RunStore::has_peer(const std::string& peer) const {
-  Statement statement(database_, "SELECT 1 FROM peers WHERE peer = ?", {peer});
-  if (statement.step()) return true;
-  if (statement.failed()) return trouble(path_, database_);
-  return false;
+  const auto found = TRY(select(path_, database_, "SELECT peer FROM peers WHERE peer = ?", {peer}, first_text));
+  return !found.empty();
 }
 
 Status RunStore::revoke_peer(const std::string& peer) {
   return execute(path_, database_, "INSERT OR REPLACE INTO revoked VALUES (?)", {peer});
 }
 
-Result<std::vector<std::string>> RunStore::revoked_peers() const {
-  std::vector<std::string> peers;
-  Statement statement(database_, "SELECT peer FROM revoked ORDER BY peer", {});
-  while (statement.step()) peers.push_back(statement.text(0));
-  if (statement.failed()) return trouble(path_, database_);
-  return peers;
-}
-
 Result<EventRow> RunStore::add_event(const std::string& kind, const std::string& text) {
   EventRow row{0, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))), kind, text};
-  auto status = execute(path_, database_, "INSERT INTO events (time, kind, text) VALUES (?, ?, ?)",
-                        {row.time, row.kind, row.text});
-  if (!status) return status.error();
+  TRY(execute(path_, database_, "INSERT INTO events (time, kind, text) VALUES (?, ?, ?)",
+              {row.time, row.kind, row.text}));
   row.number = sqlite3_last_insert_rowid(database_);
   return row;
 }
 
 Result<std::vector<EventRow>> RunStore::events(int64_t after, int64_t most) const {
-  std::vector<EventRow> rows;
-  Statement statement(
-      database_,
-      "SELECT number, time, kind, text FROM (SELECT * FROM events WHERE number > ? ORDER BY number DESC "
-      "LIMIT ?) ORDER BY number",
-      {after, most});
-  while (statement.step()) {
-    rows.push_back({statement.whole(0), statement.text(1), statement.text(2), statement.text(3)});
-  }
-  if (statement.failed()) return trouble(path_, database_);
-  return rows;
+  return select(path_, database_,
+                "SELECT number, time, kind, text FROM (SELECT * FROM events WHERE number > ? ORDER BY number DESC "
+                "LIMIT ?) ORDER BY number",
+                {after, most}, [](const Statement& row) {
+                  return EventRow{row.whole(0), row.text(1), row.text(2), row.text(3)};
+                });
 }
 
 }  // namespace thinpipe

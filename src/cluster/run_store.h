@@ -1,5 +1,5 @@
-// The coordinator's memory, in SQLite: what a restarted one goes on from. Every change is on the disk when the call
-// returns. metrics.jsonl and timing.jsonl are copies of what is in here and are written anew from it when in doubt.
+// The coordinator's memory, in SQLite: a restarted coordinator continues from it. Every change is on the disk when the
+// call returns. metrics.jsonl and timing.jsonl are copies of rows in here.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@
 struct sqlite3;
 
 namespace thinpipe {
+
+struct StoredRun;  // cluster/coordinator_core.h
 
 struct EvaluationRow {
   int64_t step;  // committed steps it followed
@@ -54,8 +56,13 @@ class RunStore {
   Status set(const std::string& name, const std::string& value);
   Result<std::optional<std::string>> get(const std::string& name) const;
 
+  // What a coordinator starts from, except the cuts and the checkpoint: those are files in the run's folder.
+  Result<StoredRun> load() const;
+
   // One transaction: the epoch, who holds which stage, and, with drop_from >= 0, the rows that a rollback forgets.
   Status set_epoch(const PersistEpoch& epoch);
+  // Begins a new generation in which nobody holds a stage; returns its epoch.
+  Result<uint64_t> forget_holders();
   Result<std::vector<std::string>> roster() const;
 
   Status add_commit(const CommitRow& row);
@@ -73,7 +80,6 @@ class RunStore {
   Result<std::optional<PeerRow>> peer_with_key(const std::string& request_sha256) const;
   Result<bool> has_peer(const std::string& peer) const;
   Status revoke_peer(const std::string& peer);
-  Result<std::vector<std::string>> revoked_peers() const;
 
   Result<EventRow> add_event(const std::string& kind, const std::string& text);
   // Those with a higher number, at most `most`, the newest if there are more.

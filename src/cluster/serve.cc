@@ -83,10 +83,9 @@ void write_json(const std::filesystem::path& path, const nlohmann::ordered_json&
 
 template <typename Content>
 Result<Content> read_json(const std::filesystem::path& path, Content (*content_of)(const nlohmann::json&)) {
-  const auto text = read_file(path);
-  if (!text) return text.error();
+  const auto text = TRY(read_file(path));
   try {
-    return content_of(nlohmann::json::parse(text.value()));
+    return content_of(nlohmann::json::parse(text));
   } catch (const nlohmann::json::exception&) {  // no JSON, no object, or a value of another type
     return Error{fmt::format("{} is not what thinpipe writes", path.string())};
   }

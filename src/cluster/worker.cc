@@ -173,19 +173,18 @@ class Worker {
 
   Status obey_until_stop(ControlClient& client) {
     while (true) {
-      auto message = client.next();
-      if (!message) return message.error();
-      if (message.value().has_stop()) {
-        log_info("stop: {}", message.value().stop().reason());
+      const auto message = TRY(client.next());
+      if (message.has_stop()) {
+        log_info("stop: {}", message.stop().reason());
         return {};
       }
-      if (message.value().has_form() && message.value().form().config_sha256() != run_.config_sha256()) {
+      if (message.has_form() && message.form().config_sha256() != run_.config_sha256()) {
         log_info("the run goes on with another config: asking for it");
         outdated_ = true;
         return {};
       }
       try {
-        obey(message.value());
+        obey(message);
       } catch (const std::exception& error) {
         // Not a neighbour's doing: the same would happen again.
         complain(is_out_of_memory(error) ? kOutOfMemory : error.what(), true);
@@ -258,19 +257,18 @@ class Worker {
                                form.seat().replica(), stage, config_.pipeline.stages)};
     }
     if (!form.restore()) return {};
-    if (auto status = take_cuts(form); !status) return status;
+    TRY(take_cuts(form));
     if (stage == 0 && !batches_) batches_ = token_source(options_, run_, config_);
     if (stage != 0 && !batches_)
       batches_ = std::make_unique<RemoteBatches>(options_.coordinator, run_.run(), config_.train, run_.vocab());
     const std::vector<control::StateFile> wanted(form.files().begin(), form.files().end());
     const auto units = TRY(files_.fetch(wanted));
-    const auto table = token_table();
-    if (!table) return table.error();
+    const auto table = TRY(token_table());
     stage_ = stage;
     // Made anew also where one is there: the initial weights are part of its making.
     worker_.reset();
     worker_ = std::make_unique<StageWorker>(config_, run_.vocab(), stage_place(config_, static_cast<size_t>(stage)),
-                                            *batches_, table.value());
+                                            *batches_, table);
     if (units.empty()) return {};
     return worker_->restore(units, form.step());
   }
@@ -287,9 +285,7 @@ class Worker {
       return Error{fmt::format("the coordinator's token table has {} bytes, where {} x {} numbers are needed",
                                file.bytes(), run_.vocab(), model.d)};
     }
-    if (auto status = files_.fetch_to(file, table_path(options_.folder, model.subspace.table)); !status) {
-      return status.error();
-    }
+    TRY(files_.fetch_to(file, table_path(options_.folder, model.subspace.table)));
     return table_of_run(options_.folder, config_, run_.vocab());
   }
 
@@ -308,9 +304,7 @@ class Worker {
   }
 
   Status connect(const control::Form& form, const std::stop_token& stop, control::Formed& formed) {
-    auto links = links_.connect(form, stop);
-    if (!links) return links.error();
-    auto& [previous_link, next_link, next_path] = links.value();
+    auto [previous_link, next_link, next_path] = TRY(links_.connect(form, stop));
     std::shared_ptr<PacketLink> previous, next;
     if (next_link) next = packet_link(std::move(next_link), form.seat().stage(), true, form.next().peer());
     if (previous_link)

@@ -97,15 +97,9 @@ Result<WorkerLinks::Links> WorkerLinks::connect(const control::Form& form, const
   // Whatever waits for the neighbour comes after what the other neighbour may be waiting for.
   const auto waits = [](const control::Neighbour& one) { return one.way() == control::Neighbour::AWAIT; };
   const bool next_first = form.has_next() && form.has_previous() && waits(form.previous()) && !waits(form.next());
-  if (next_first) {
-    if (auto status = connect_next(); !status) return status.error();
-  }
-  if (form.has_previous()) {
-    if (auto status = connect_previous(); !status) return status.error();
-  }
-  if (form.has_next() && !next_first) {
-    if (auto status = connect_next(); !status) return status.error();
-  }
+  if (next_first) TRY(connect_next());
+  if (form.has_previous()) TRY(connect_previous());
+  if (form.has_next() && !next_first) TRY(connect_next());
   return links;
 }
 
@@ -118,15 +112,13 @@ Result<std::unique_ptr<Link>> WorkerLinks::reach(const control::Neighbour& neigh
     case control::Neighbour::AWAIT:
       return server_->service().wait_for(boundary, epoch, from, options_.limits, stop);
     case control::Neighbour::TUNNEL_DIAL: {
-      auto way = tunnel(boundary, epoch, true, stop);
-      if (!way) return way.error();
-      tunnels_.push_back(std::move(way.value()));
+      auto way = TRY(tunnel(boundary, epoch, true, stop));
+      tunnels_.push_back(std::move(way));
       return dial(tunnels_.back()->local_address(), neighbour, boundary, epoch, path);
     }
     case control::Neighbour::TUNNEL_AWAIT: {
-      auto way = tunnel(boundary, epoch, false, stop);
-      if (!way) return way.error();
-      tunnels_.push_back(std::move(way.value()));
+      auto way = TRY(tunnel(boundary, epoch, false, stop));
+      tunnels_.push_back(std::move(way));
       return server_->service().wait_for(boundary, epoch, from, options_.limits, stop);
     }
     default:

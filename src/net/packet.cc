@@ -91,10 +91,6 @@ std::string hex_of(const RunTag& run) {
   return hex;
 }
 
-std::string boundary_kind_name(uint8_t kind) {
-  return kind == 0 ? "0 (subspace)" : kind == 1 ? "1 (dense)" : std::to_string(kind);
-}
-
 // Whether these are the bytes that somebody sent, in the words of this version.
 Status check_integrity(const RawHeader& raw, std::span<const std::byte> message) {
   const size_t payload_bytes = message.size() - kPacketHeaderBytes;
@@ -125,8 +121,8 @@ Status check_rules(const PacketHeader& header, const PacketRules& rules) {
     return Error{fmt::format("a packet of boundary {}; this is boundary {}", header.boundary, rules.boundary)};
   }
   if (header.boundary_kind != rules.boundary_kind) {
-    return Error{fmt::format("a packet of boundary kind {}; this boundary is of kind {}",
-                             boundary_kind_name(header.boundary_kind), boundary_kind_name(rules.boundary_kind))};
+    return Error{fmt::format("a packet of boundary kind {}; this boundary is of kind {}", header.boundary_kind,
+                             rules.boundary_kind)};
   }
   if (header.pack != rules.pack) {
     return Error{fmt::format("a packet in pack {}; this boundary uses pack {}", header.pack, rules.pack)};

@@ -42,7 +42,7 @@ struct PacketHeader {
   RunTag run{};
   PacketTag tag;
   int64_t boundary = 0;       // 0 is the cut behind the first stage
-  uint8_t boundary_kind = 0;  // 0 subspace, 1 dense
+  uint8_t boundary_kind = 0;  // boundary/boundary.h numbers them
   uint8_t pack = 0;
   uint32_t rows = 0;  // of the matrix in the payload
   uint32_t cols = 0;

@@ -21,7 +21,7 @@ Result<TokenBatch> read_batch(const TokenShard& shard, int64_t count, int64_t se
   std::vector<int32_t> ids(static_cast<size_t>(count) * width);
   for (int64_t i = 0; i < count; ++i) {
     const auto window = std::span(ids).subspan(static_cast<size_t>(i) * width, width);
-    if (auto status = read_window(shard, window_of(i), window); !status) return status.error();
+    TRY(read_window(shard, window_of(i), window));
   }
   return TokenBatch{ids_tensor(ids, {}).view({count, seq_len + 1})};
 }

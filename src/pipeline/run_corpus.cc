@@ -44,9 +44,8 @@ bool is_the_runs(const fs::path& run_folder, const PreparedCorpus& corpus) {
 }  // namespace
 
 Status keep_corpus(const fs::path& run_folder, const PreparedCorpus& corpus) {
-  const auto model = read_file(corpus.tokenizer);
-  if (!model) return model.error();
-  if (auto status = keep(run_folder / "tokenizer.model", model.value()); !status) return status;
+  const auto model = TRY(read_file(corpus.tokenizer));
+  TRY(keep(run_folder / "tokenizer.model", model));
   return keep(run_folder / "corpus_id", corpus.id + "\n");
 }
 

@@ -19,7 +19,7 @@ namespace {
 // runs/2026-01-31-17-05-09, with -2, -3... when several start within a second. Creating it claims it.
 Result<std::filesystem::path> claim_new_folder() {
   const auto runs = data_dir() / "runs";
-  if (auto status = make_directories(runs); !status) return status.error();
+  TRY(make_directories(runs));
   const auto stamp = new_run_name();
   for (int attempt = 1; attempt < 1000; ++attempt) {
     const auto path = runs / (attempt == 1 ? stamp : fmt::format("{}-{}", stamp, attempt));

@@ -287,7 +287,7 @@ PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, Ru
   constexpr int64_t kMostEvaluationBatches = int64_t{1} << 20;
   return {.run = run,
           .boundary = cut,
-          .boundary_kind = static_cast<uint8_t>(config.model.is_subspace() ? 0 : 1),
+          .boundary_kind = static_cast<uint8_t>(boundary_kind_of(config)),
           .pack = static_cast<uint8_t>(config.boundary.pack),
           .max_payload_bytes = boundary_sizes(config, vocab).largest(),
           .microbatches = config.train.microbatches,

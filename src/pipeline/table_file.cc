@@ -30,10 +30,9 @@ Result<at::Tensor> load_table(const std::filesystem::path& path, const RunConfig
   if (!std::filesystem::exists(path, ignored)) {
     return refuse("is missing; subspace.table says that this run needs it");
   }
-  const auto file = SafetensorsFile::open(path);
-  if (!file) return file.error();
-  const auto* entry = file.value().find(kName);
-  if (entry == nullptr || file.value().tensors().size() != 1) {
+  const auto file = TRY(SafetensorsFile::open(path));
+  const auto* entry = file.find(kName);
+  if (entry == nullptr || file.tensors().size() != 1) {
     return refuse(fmt::format("needs one tensor '{}' and no other", kName));
   }
   const std::vector<int64_t> shape{vocab, config.model.d};
@@ -44,7 +43,7 @@ Result<at::Tensor> load_table(const std::filesystem::path& path, const RunConfig
   const auto found =
       sha256_hex({reinterpret_cast<const char*>(entry->bytes.data()), static_cast<size_t>(entry->bytes.size())});
   if (found != hash) return refuse(fmt::format("its rows have the hash {}, subspace.table says {}", found, hash));
-  return tensor_from(file.value(), kName);
+  return tensor_from(file, kName);
 }
 
 Result<at::Tensor> table_of_run(const std::filesystem::path& folder, const RunConfig& config, int64_t vocab) {
@@ -56,8 +55,8 @@ Result<at::Tensor> table_of_run(const std::filesystem::path& folder, const RunCo
 Result<std::string> save_table(const std::filesystem::path& folder, const at::Tensor& table) {
   const auto hash = FixedTable(table, table.options()).hash();
   const auto path = table_path(folder, hash);
-  if (auto status = make_directories(path.parent_path()); !status) return status.error();
-  if (auto status = save_tensors(path, {{kName, table}}); !status) return status.error();
+  TRY(make_directories(path.parent_path()));
+  TRY(save_tensors(path, {{kName, table}}));
   return hash;
 }
 

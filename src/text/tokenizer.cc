@@ -223,8 +223,8 @@ Result<ModelProto> parse_model_proto(std::string_view model) {
     }
     return inner.ok() && field.wire == Wire::kBytes;
   });
-  if (!inner) return inner.error();
-  if (!status) return status.error();
+  TRY(std::move(inner));
+  TRY(status);
   for (size_t id = 0; id < proto.pieces.size(); ++id) {
     if (proto.pieces[id].type == PieceType::kUnknown) proto.facts.unknown = static_cast<int32_t>(id);
   }

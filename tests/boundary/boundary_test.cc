@@ -72,9 +72,6 @@ TEST(Boundary, SizesFollowFromTheConfig) {
   EXPECT_EQ(boundary_sizes(config, 300).backward, 18u * 8 * 2);
   EXPECT_EQ(boundary_sizes(config, 300).end_of_step, 8u + 32 * 8 * 8);
   EXPECT_EQ(boundary_sizes(config, 300, 1).backward, 6u * 8 * 2);
-  Side boundary(config, 300, 0, {});
-  EXPECT_EQ(boundary->max_bytes(Direction::kForward), boundary_sizes(config, 300).forward);
-  EXPECT_EQ(boundary->max_bytes(Direction::kBackward), boundary_sizes(config, 300).end_of_step);
   config.pipeline.stages = 1;
   EXPECT_EQ(boundary_sizes(config, 300).largest(), 0u);
 }

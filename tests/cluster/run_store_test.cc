@@ -10,7 +10,9 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <set>
 
+#include "cluster/coordinator_core.h"
 #include "support/scratch.h"
 
 namespace thinpipe {
@@ -66,6 +68,18 @@ TEST(RunStore, GivesBackWhatWasAddedAlsoAfterItWasClosed) {
     EXPECT_EQ(evaluations[0].loss, 2.5);
     EXPECT_FALSE(evaluations[0].is_final);
     EXPECT_TRUE(evaluations[1].is_final);
+    const auto stored = store.load().value();
+    EXPECT_EQ(stored.epoch, UINT64_MAX);
+    EXPECT_EQ(stored.generation, 4u);
+    EXPECT_TRUE(stored.paused);
+    EXPECT_EQ(stored.roster, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(stored.revoked, std::set<std::string>{"mallory"});
+    EXPECT_EQ(stored.committed, 3);
+    EXPECT_EQ(stored.skipped, std::set<int64_t>{1});
+    ASSERT_TRUE(stored.last_commit);
+    EXPECT_EQ(stored.last_commit->step, 2);
+    EXPECT_EQ(stored.evaluations, (std::set<int64_t>{2, 3}));
+    EXPECT_EQ(stored.final_loss, 2.25);
   };
   {
     auto store = RunStore::open(path).take();
@@ -75,9 +89,23 @@ TEST(RunStore, GivesBackWhatWasAddedAlsoAfterItWasClosed) {
     for (const int64_t step : {0, 2, 1}) store.add_commit(row_of(step)).take();
     store.add_evaluation({2, 2.5, false}).take();
     store.add_evaluation({3, 2.25, true}).take();
+    store.set("paused", "1").take();
+    store.revoke_peer("mallory").take();
     check(store);
   }
   check(RunStore::open(path).take());
+}
+
+TEST(RunStore, ForgetHolders_BeginsAnEmptyGenerationAndKeepsTheSteps) {
+  const ScratchFolder folder;
+  auto store = RunStore::open(folder / "run.sqlite").take();
+  store.add_commit(row_of(0)).take();
+  store.set_epoch({7, 5, -1, {"a"}}).take();
+  EXPECT_EQ(store.forget_holders().value(), 8u);
+  const auto stored = store.load().value();
+  EXPECT_EQ(stored.generation, 8u);
+  EXPECT_TRUE(stored.roster.empty());
+  EXPECT_EQ(stored.committed, 1);
 }
 
 TEST(RunStore, KeepsLossesThatAreNotNumbers) {

@@ -119,17 +119,6 @@ class FaultyFileSystem : public FileSystem {
     return result;
   }
 
-  int exchange(const std::string& one, const std::string& other) override {
-    if (refuse("exchange")) return -1;
-    if (!can_exchange) {
-      errno = EINVAL;
-      return -1;
-    }
-    const int result = FileSystem::exchange(one, other);
-    if (result == 0) note({Change::kExchanged, one, other, {}});
-    return result;
-  }
-
   int unlink(const std::string& path) override {
     if (refuse("unlink")) return -1;
     Change change{Change::kUnlinked, path, {}, saved(path)};
@@ -158,9 +147,6 @@ class FaultyFileSystem : public FileSystem {
     return 0;
   }
 
-  // Some file systems have no such call.
-  bool can_exchange = true;
-
  private:
   struct OpenFile {
     int copy;
@@ -169,7 +155,7 @@ class FaultyFileSystem : public FileSystem {
 
   // A change to the names in a folder that no sync of it has followed.
   struct Change {
-    enum Kind { kMade, kMoved, kExchanged, kUnlinked, kRemovedFolder } kind;
+    enum Kind { kMade, kMoved, kUnlinked, kRemovedFolder } kind;
     std::string path;
     std::string to;
     std::string saved;  // another link to the file that was replaced or removed
@@ -238,20 +224,15 @@ class FaultyFileSystem : public FileSystem {
         i = static_cast<size_t>(gone - changes_.begin());
         changes_.erase(gone, end);
       }
-      if (change.kind != Change::kMoved && change.kind != Change::kExchanged) continue;
+      if (change.kind != Change::kMoved) continue;
       // It can no longer be undone, so what was changed inside the folder before is found under the new name.
       for (size_t j = 0; j < i; ++j) move_inside(changes_[j], change);
     }
   }
 
   static void move_inside(Change& earlier, const Change& move) {
-    const bool both_ways = move.kind == Change::kExchanged;
     for (std::string* path : {&earlier.path, &earlier.to}) {
-      if (path->starts_with(move.path + "/")) {
-        *path = move.to + path->substr(move.path.size());
-      } else if (both_ways && path->starts_with(move.to + "/")) {
-        *path = move.path + path->substr(move.to.size());
-      }
+      if (path->starts_with(move.path + "/")) *path = move.to + path->substr(move.path.size());
     }
   }
 
@@ -278,10 +259,6 @@ class FaultyFileSystem : public FileSystem {
         // It may have been removed since.
         if (std::filesystem::exists(change.to, code)) std::filesystem::rename(change.to, change.path, code);
         if (!change.saved.empty()) std::filesystem::rename(change.saved, change.to, code);
-        break;
-      case Change::kExchanged:
-        TP_CHECK(::renameat2(AT_FDCWD, change.path.c_str(), AT_FDCWD, change.to.c_str(), RENAME_EXCHANGE) == 0,
-                 "cannot exchange back");
         break;
       case Change::kUnlinked:
         if (!change.saved.empty()) std::filesystem::rename(change.saved, change.path, code);

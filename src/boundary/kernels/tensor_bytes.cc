@@ -34,7 +34,7 @@ Result<at::Tensor> unpack_tensor(Pack pack_kind, std::span<const std::byte> in, 
     status =
         unpack<scalar_t>(pack_kind, in, rows, cols, {host.data_ptr<scalar_t>(), static_cast<size_t>(host.numel())});
   });
-  if (!status) return status.error();
+  TRY(std::move(status));
   return host.to(options.device());
 }
 
