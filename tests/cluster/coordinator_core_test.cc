@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "fake_cluster.h"
+#include "fake_pair.h"
 #include "optim/optimizer.h"
 
 namespace thinpipe {
@@ -14,20 +14,13 @@ namespace {
 using test::FakeCluster;
 using test::FakeWorker;
 using test::has;
+using test::Pair;
 using test::small_rules;
 using test::Texts;
 using ToWorker = control::ToWorker;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Two workers, "a" with stage 0 and "b" with stage 1.
-struct Pair : FakeCluster {
-  explicit Pair(const RunRules& rules) : FakeCluster(rules) {
-    add("a");
-    add("b");
-  }
-};
 
 TEST(Coordinator, WaitsUntilEveryStageHasSomebodyAndSaysWhoGotWhatAndWhy) {
   FakeCluster cluster(small_rules());
