@@ -219,11 +219,15 @@ Result<std::vector<CommitRow>> RunStore::commits(int64_t from) const {
                 "SELECT step, epoch, apply, grad_factor, squared_norm, loss, basis_version, metrics, timing "
                 "FROM commits WHERE step >= ? ORDER BY step",
                 {from}, [](const Statement& row) {
-                  return CommitRow{row.whole(0),      static_cast<uint64_t>(row.whole(1)),
-                                   row.whole(2) != 0, row.number(3),
-                                   row.number(4),     row.number(5),
-                                   row.whole(6),      row.text(7),
-                                   row.text(8)};
+                  return CommitRow{.step = row.whole(0),
+                                   .epoch = static_cast<uint64_t>(row.whole(1)),
+                                   .apply = row.whole(2) != 0,
+                                   .grad_factor = row.number(3),
+                                   .squared_norm = row.number(4),
+                                   .loss = row.number(5),
+                                   .basis_version = row.whole(6),
+                                   .metrics = row.text(7),
+                                   .timing = row.text(8)};
                 });
 }
 

@@ -25,9 +25,9 @@ struct CommitRow {
   double squared_norm = 0;  // of all gradients, before clipping
   double loss = 0;          // mean over the step's tokens, nats
   int64_t basis_version = 0;
-  std::string why;      // one sentence, for people; not kept
   std::string metrics;  // JSON, a line of metrics.jsonl but for a validation loss
   std::string timing;   // JSON, a line of timing.jsonl
+  std::string why;      // one sentence, for people; not kept
 };
 
 // `reports`: of all stages for one step of `tokens` tokens, in stage order. Sums are made in that order, so they do not
