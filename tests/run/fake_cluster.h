@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "config/model_spec.h"
 #include "fake_store.h"
 #include "fake_worker.h"
 #include "run/core/coordinator_core.h"
@@ -26,31 +27,38 @@ inline testing::AssertionResult has(const std::string& text, const std::string& 
   return testing::AssertionFailure() << "'" << part << "' is not in '" << text << "'";
 }
 
+// Two stages of a block each, 6 steps of 4 tokens, evaluated once at the end over 2 windows of 2.
 inline RunRules small_rules() {
   RunRules rules;
   rules.run = "a run";
-  rules.model.mode = ModelMode::kDense;
-  rules.model.blocks = 2;
-  rules.stages = 2;
-  rules.steps = 6;
-  rules.tokens_per_step = 4;
-  rules.tokens_per_window = 3;
-  rules.final_windows = 2;
-  rules.lease = std::chrono::seconds(10);
-  rules.metrics_line = [](const CommitRow& row, const auto&) { return fmt::format("{{\"step\":{}}}", row.step); };
-  rules.timing_line = rules.metrics_line;
+  rules.vocab = 100;
+  rules.validation_windows = 2;
+  auto& config = rules.config;
+  config.model.mode = ModelMode::kDense;
+  config.model.blocks = config.pipeline.stages = 2;
+  config.pipeline.schedule = ScheduleKind::kGpipe;
+  config.train.steps = 6;
+  config.train.seq_len = 2;
+  config.train.microbatch = 1;
+  config.train.microbatches = 2;
+  config.train.eval_every = 0;
+  config.optim.clip = 0;
+  config.checkpoint.every = 0;
+  config.cluster.lease_s = 10;
+  return rules;
+}
+
+// With that many stages, of a block each.
+inline RunRules small_rules(int64_t stages) {
+  auto rules = small_rules();
+  rules.config.model.blocks = rules.config.pipeline.stages = stages;
   return rules;
 }
 
 class FakeCluster {
  public:
   explicit FakeCluster(RunRules rules, FakeStore stored = {}) : store(std::move(stored)), rules_(std::move(rules)) {
-    // A block per stage, unless the machines decide.
-    if (!rules_.place && store.cuts.empty()) {
-      store.cuts.assign(static_cast<size_t>(rules_.stages), 1);
-      rules_.model.blocks = rules_.stages;
-    }
-    core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
+    start_core();
   }
 
   CoordinatorCore& core() { return *core_; }
@@ -97,6 +105,7 @@ class FakeCluster {
     hello.set_incarnation(worker.incarnation);
     hello.add_data_addresses(worker.peer + ":1");
     hello.mutable_machine()->set_block_s(worker.block_s);
+    hello.mutable_machine()->set_memory_bytes(worker.memory_bytes);
     hello.set_leaving(worker.leaving);
     if (worker.holding) *hello.mutable_holding() = *worker.holding;
     return message;
@@ -121,7 +130,7 @@ class FakeCluster {
     uploads.clear();
     probes_.clear();
     dead_ = dies_after_next_epoch = false;
-    core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
+    start_core();
   }
   void pass_time(Duration by, bool heartbeats = true) {
     now += by;
@@ -248,6 +257,18 @@ class FakeCluster {
   std::vector<Effect> history;
 
  private:
+  // Cuts that the machines decided are in the config, as the service writes them there.
+  void start_core() {
+    if (!store.cuts.empty()) {
+      rules_.config.pipeline.cuts = store.cuts;
+      rules_.config.pipeline.auto_cuts = false;
+    }
+    core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
+  }
+  BlockRange blocks_of(int64_t stage) const {
+    return store.cuts.empty() ? blocks_of_stage(rules_.config, stage) : blocks_of_stage(store.cuts, stage);
+  }
+
   void cut_off(FakeWorker& worker, size_t kept) {
     if (worker.session) {
       sessions_of_[&worker] = *worker.session;
@@ -286,7 +307,7 @@ class FakeCluster {
   }
   void carry_out(const PersistEpoch& epoch) {
     EXPECT_GT(epoch.epoch, store.epoch);
-    EXPECT_EQ(epoch.roster.size(), static_cast<size_t>(rules_.stages));
+    EXPECT_EQ(epoch.roster.size(), rules_.seats().size());
     store.epoch = epoch.epoch;
     store.generation = epoch.generation;
     store.roster = epoch.roster;
@@ -309,7 +330,7 @@ class FakeCluster {
   void carry_out(const PersistRevoked& revoked) { store.revoked.insert(revoked.peer); }
   void carry_out(const PersistCuts& cuts) { store.cuts = cuts.cuts; }
   void carry_out(const WriteManifest& manifest) {
-    const auto units = model_units(rules_.model, whole_model(rules_.model));
+    const auto units = model_units(rules_.config.model, whole_model(rules_.config.model));
     ASSERT_EQ(manifest.files.size(), units.size());
     const int64_t step = manifest.files.front().step();
     for (size_t i = 0; i < units.size(); ++i) {
@@ -379,7 +400,7 @@ class FakeCluster {
     if (worker.forming_fails) return worker.say_trouble("cannot form");
     if (form.restore()) {
       ++worker.restores;
-      const auto units = model_units(rules_.model, blocks_of_stage(store.cuts, form.seat().stage()));
+      const auto units = model_units(rules_.config.model, blocks_of(form.seat().stage()));
       ASSERT_EQ(static_cast<size_t>(form.files_size()), store.manifest_step >= 0 ? units.size() : 0);
       worker.history.clear();
       for (int i = 0; i < form.files_size(); ++i) {
@@ -430,7 +451,7 @@ class FakeCluster {
     if (!worker.holding || static_cast<int64_t>(worker.history.size()) != save.step()) return;
     const int64_t stage = worker.holding->seat().stage();
     Upload upload{stage, {}};
-    for (const auto& unit : saved_units(rules_.model, blocks_of_stage(store.cuts, stage))) {
+    for (const auto& unit : saved_units(rules_.config.model, blocks_of(stage))) {
       auto& file = upload.files.emplace_back();
       file.set_step(save.step());
       file.set_generation(save.generation());

@@ -36,6 +36,7 @@ struct FakeWorker {
   bool silent_to_probes = false;
   bool leaving = false;
   double block_s = 0;
+  uint64_t memory_bytes = 0;
   double compute_s = 0;
   // What it holds.
   uint64_t epoch = 0, latest_epoch = 0;
