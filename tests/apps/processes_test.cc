@@ -195,7 +195,7 @@ TEST_F(Processes, GoOnAfterAStageWasNotHeardOfForLongerThanItsLease) {
     const Held frozen(running.child("worker-1"));
     const auto log = run / "logs" / "serve.log";
     EXPECT_TRUE(running.wait_until("its lease is over", [&] {
-      return read_file(log).take().find("(worker-1) was not heard of") != std::string::npos;
+      return read_file(log).take().find("(worker-1) was silent") != std::string::npos;
     }));
     EXPECT_LT(test::metrics_lines(run), 24);
   }

@@ -135,6 +135,22 @@ TEST(BatchSource, TheSameNumbersGiveTheSameBatchInAnyOrder) {
   }
 }
 
+// A coordinator serves the ids without making tensors; a stage must train on the same ones.
+TEST(BatchSource, HoldsTheIdsThatACoordinatorServes) {
+  const auto train = portions(8);
+  const NumberedCorpus corpus(60 * train.seq_len + 1);
+  BatchSource source(corpus.prepared(), train);
+  const TokenWindows served(corpus.prepared(), train);
+  const auto flat = [](const TokenBatch& batch) {
+    Window all;
+    for (const auto& window : windows_in(batch)) all.insert(all.end(), window.begin(), window.end());
+    return all;
+  };
+  const auto ids = [](std::vector<int32_t> from) { return Window(from.begin(), from.end()); };
+  EXPECT_EQ(flat(source.training(7, 1).take()), ids(served.training(7, 1).take()));
+  EXPECT_EQ(flat(source.validation(2, 3).take()), ids(served.validation(2, 3).take()));
+}
+
 TEST(BatchSource, ValidatesOnTheWindowsOfItsSplitInOrder) {
   const auto train = portions(8);
   const NumberedCorpus corpus(60 * train.seq_len + 1);

@@ -20,6 +20,7 @@
 #include "net/tls.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
+#include "pipeline/seed_numbers.h"
 #include "pipeline/table_file.h"
 #include "run/coordinator_line.h"
 #include "text/prepare.h"
@@ -99,6 +100,12 @@ std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder,
   return CheckpointFile{"", std::filesystem::file_size(path), sha256_of_file(path).take()};
 }
 
+// The weights of the last checkpoint as one file.
+Status write_model(const std::filesystem::path& folder, int64_t step) {
+  const auto found = TRY(checkpoint_of_step(folder, step));
+  return write_model_file(found.files, folder / "model.safetensors");
+}
+
 // Ticks until the run is over. A second signal ends the process: what is durable is durable.
 Finish wait_for_end(CoordinatorService& service) {
   sigset_t signals;
@@ -155,8 +162,7 @@ Finish serve_run(const ServeOptions& options) {
     throw UserError(fmt::format("data.corpus = \"{}\": is not the text this run began with", config.data.corpus));
   }
   keep_corpus(options.folder, corpus).take();
-  const auto table = checked_table(options.folder, config, corpus.vocab);
-  BatchSource batches(corpus, config.train);
+  const TokenWindows windows(corpus, config.train);
   auto listen = options.listen;
   if (listen.empty()) listen = {any_address()};
   auto places = listen_places(store, listen);
@@ -167,8 +173,15 @@ Finish serve_run(const ServeOptions& options) {
   make_identity(authority, kOperatorName, operator_folder(options.folder)).take();
 
   const SystemClock clock;
-  CoordinatorService service({run, config, options.folder, corpus.id, corpus.vocab, table},
-                             {std::move(authority), options.open}, std::move(store), batches, clock);
+  CoordinatorService service({.run = run,
+                              .config = config,
+                              .folder = options.folder,
+                              .corpus_id = corpus.id,
+                              .vocab = corpus.vocab,
+                              .seed_numbers_sha256 = seed_numbers_sha256(config, corpus.vocab),
+                              .table = checked_table(options.folder, config, corpus.vocab),
+                              .table_path = table_path(options.folder, config.model.subspace.table)},
+                             {std::move(authority), options.open}, std::move(store), windows, clock);
   service.start().take();
   const auto server = start_server(service, load_identity(door_folder).take(), places);
   service.remember_port(places.front().port).take();
@@ -185,7 +198,7 @@ Finish serve_run(const ServeOptions& options) {
   auto end = wait_for_end(service);
   bool complete = false;
   if (!end.failed && service.complete()) {
-    if (const auto status = service.write_model(); status.ok()) {
+    if (const auto status = write_model(options.folder, config.train.steps); status.ok()) {
       complete = true;
     } else {
       end = {true, status.error().message};
