@@ -16,7 +16,7 @@
 #include "cluster/worker.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "net/invite.h"
+#include "net/addresses.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "run_folders.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "cluster/coordinator_core.h"
-#include "net/invite.h"
+#include "net/addresses.h"
 
 namespace thinpipe {
 namespace {

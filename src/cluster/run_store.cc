@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "cluster/coordinator_core.h"
+#include "net/certificates.h"
 
 namespace thinpipe {
 namespace {

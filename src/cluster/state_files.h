@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -56,13 +57,14 @@ class StateFiles {
   Status write_and_send(const Job& job);
   Status send(const Written& written);
   Status download(const control::StateFile& file, const std::filesystem::path& part);
-  void forget_older(size_t keep);
+  void forget_older(const std::vector<Written>& files);
 
   const StateSource source_;
   CoordinatorLine line_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool give_up_ = false;
+  std::set<std::filesystem::path> latest_;  // the own copies that the last save or fetch has left; guarded by mutex_
   std::thread writer_;
 };
 
