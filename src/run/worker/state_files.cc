@@ -92,7 +92,7 @@ Result<StateFiles::Written> StateFiles::write(const Job& job, const UnitState& u
   return written;
 }
 
-// An error is the disk's. A coordinator that cannot be reached is asked again until the next save, or the end.
+// Returns an error of the disk only. Tries again until the next save if the coordinator cannot be reached.
 Status StateFiles::write_and_send(const Job& job) {
   std::vector<Written> files;
   for (const auto& unit : job.units) files.push_back(TRY(write(job, unit)));
@@ -177,12 +177,12 @@ Status StateFiles::fetch_to(const control::StateFile& file, const std::filesyste
   const auto bytes = std::filesystem::file_size(part, ignored);
   const auto found = TRY(sha256_of_file(part));
   if (bytes == file.bytes() && found == file.sha256()) return rename_path(part, path);
-  std::filesystem::remove(part, ignored);  // going on with it would end the same way
+  std::filesystem::remove(part, ignored);  // resuming it would end the same way
   return Error{fmt::format("{} came with {} bytes and hash {}, needs {} bytes and {}", name_of(file), bytes,
                            found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
 }
 
-// Goes on where an earlier attempt ended. An error is the disk's or the line's; the bytes are checked by the caller.
+// Resumes where an earlier attempt ended. Returns errors of the disk and of the line; the caller checks the bytes.
 Status StateFiles::download(const control::StateFile& file, const std::filesystem::path& part_path) {
   std::error_code code;
   uint64_t there = std::filesystem::file_size(part_path, code);
