@@ -127,19 +127,24 @@ Result<HostPort> parse_host_port(std::string_view text) {
            std::string_view(".-_:%[]").find(c) != std::string_view::npos;
   };
   if (!std::all_of(text.begin(), text.end(), plain)) return wrong("no address has such a character");
+  std::string_view host = text, rest;
   const bool bracketed = text.front() == '[';
-  const bool bare_ipv6 = !bracketed && text.find(':') != text.rfind(':');
-  auto end = bare_ipv6 ? text.size() : text.find(bracketed ? ']' : ':');  // of the host
-  if (bracketed && end == std::string_view::npos) return wrong("a ] is missing");
-  end = std::min(end, text.size());
-  HostPort address{std::string(text.substr(bracketed ? 1 : 0, bracketed ? end - 1 : end)), 0};
-  const auto rest = text.substr(bracketed ? end + 1 : end);
-  if (address.host.empty()) return wrong("the host is missing");
-  if (bracketed || bare_ipv6) {
-    if (!ipv6_address(address.host)) return wrong("that is not an IPv6 address");
-  } else if (address.host.find_first_not_of("0123456789.") == std::string::npos) {
+  if (bracketed) {
+    const auto end = text.find(']');
+    if (end == std::string_view::npos) return wrong("a ] is missing");
+    host = text.substr(1, end - 1);
+    rest = text.substr(end + 1);
+  } else if (const auto colon = text.find(':'); colon != std::string_view::npos && colon == text.rfind(':')) {
+    host = text.substr(0, colon);
+    rest = text.substr(colon);
+  }
+  HostPort address{std::string(host), 0};
+  if (host.empty()) return wrong("the host is missing");
+  if (bracketed || host.find(':') != std::string_view::npos) {
+    if (!ipv6_address(host)) return wrong("that is not an IPv6 address");
+  } else if (host.find_first_not_of("0123456789.") == std::string_view::npos) {
     if (!is_ipv4(address.host)) return wrong("that is not an IPv4 address");
-  } else if (address.host.find_first_of("%[]") != std::string::npos || !is_host_name(address.host)) {
+  } else if (host.find_first_of("%[]") != std::string_view::npos || !is_host_name(host)) {
     return wrong("that is not a host's name");
   }
   if (rest.empty()) return address;

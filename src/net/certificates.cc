@@ -202,7 +202,7 @@ Result<std::string> certificate_from_der(const std::string& der, const std::stri
   return pem;
 }
 
-// ---- the authority: its two files, and the certificates it signs ----
+// ---- the authority: its file, and the certificates it signs ----
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "base/sha256.h"
 #include "net/addresses.h"
 #include "net/certificates.h"
-#include "net/invite.pb.h"
+#include "proto/invite.pb.h"
 
 namespace thinpipe {
 namespace {

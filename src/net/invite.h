@@ -26,9 +26,9 @@ struct Invite {
   bool operator==(const Invite&) const = default;
 };
 
-// "thinpipe-v1-", a wire.Invite (invite.proto) as URL-safe base64, and a checksum of 6 bytes: the first 12 hex digits
-// of the SHA-256 of all text before them. The checksum is there to tell a text that was cut off or mistyped from one
-// that is wrong; whether an invite is genuine is decided by its token. Throws UserError for an invite that
+// "thinpipe-v1-", a wire.Invite (proto/invite.proto) as URL-safe base64, and a checksum of 6 bytes: the first 12 hex
+// digits of the SHA-256 of all text before them. The checksum is there to tell a text that was cut off or mistyped from
+// one that is wrong; whether an invite is genuine is decided by its token. Throws UserError for an invite that
 // parse_invite() would refuse.
 std::string to_text(const Invite& invite);
 // Ignores white space anywhere: mail programs break lines. Returns different errors for a text that is not an invite,

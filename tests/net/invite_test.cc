@@ -7,7 +7,7 @@
 
 #include "base/sha256.h"
 #include "net/certificate_maker.h"
-#include "net/invite.pb.h"
+#include "proto/invite.pb.h"
 
 namespace thinpipe {
 namespace {
