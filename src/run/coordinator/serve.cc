@@ -31,7 +31,7 @@ namespace {
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kServeFarewell = std::chrono::seconds(10);
 
-// The value of that name, made and kept when there is none yet.
+// The stored value of that name; stores `first` if there is none yet.
 std::string lasting(RunStore& store, const std::string& name, const std::string& first) {
   const auto known = store.get(name).take();
   if (known) return *known;
@@ -39,7 +39,7 @@ std::string lasting(RunStore& store, const std::string& name, const std::string&
   return first;
 }
 
-// Without a port the one of last time, so that workers find a restarted coordinator.
+// A place without a port gets the port of last time, so that workers find a restarted coordinator.
 std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::string>& listen) {
   const auto port = store.get("port").take();
   std::vector<HostPort> places;
@@ -50,7 +50,7 @@ std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::stri
   return places;
 }
 
-// The places, with the ports they got. Throws when one of them cannot be had.
+// Fills in the ports that the places got. Throws UserError if it cannot listen at one of them.
 std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Identity& identity,
                                            std::vector<HostPort>& places) {
   prepare_grpc();
@@ -71,7 +71,7 @@ std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Id
   return server;
 }
 
-// This machine's own way in.
+// Where a process on this machine reaches the coordinator.
 std::string local_address(const std::vector<HostPort>& places) {
   const auto& first = places.front();
   if (is_wildcard(first)) return to_string({"127.0.0.1", first.port});
@@ -92,7 +92,7 @@ Result<Content> read_json(const std::filesystem::path& path, Content (*content_o
   }
 }
 
-// The run's own token table, if it has one, is read and checked before anybody asks for it.
+// Reads and checks the run's own token table, if it has one, before anybody asks for it.
 std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder, const RunConfig& config,
                                             int64_t vocab) {
   if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
@@ -166,8 +166,7 @@ Finish serve_run(const ServeOptions& options) {
   auto listen = options.listen;
   if (listen.empty()) listen = {any_address()};
   auto places = listen_places(store, listen);
-  const auto now = WallTime::clock::now();
-  auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run, now).take();
+  auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run).take();
   const auto door_folder = authority_folder(options.folder) / "coordinator";
   make_identity(authority, kCoordinatorName, door_folder).take();
   make_identity(authority, kOperatorName, operator_folder(options.folder)).take();
