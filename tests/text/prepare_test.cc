@@ -346,7 +346,7 @@ TEST(Prepare, KilledInTheMiddle_LeavesNothingThatIsUsed_AndTheNextOneWorks) {
     SCOPED_TRACE(fmt::format("{} {}", phase, n));
     Setting setting;
     kill_preparation(setting, phase, static_cast<size_t>(n));
-    EXPECT_EQ(setting.prepared_entries(), 2U) << "the hidden folder and its lock";
+    EXPECT_EQ(setting.prepared_entries(), 1U) << "the hidden folder";
     EXPECT_TRUE(list_prepared(setting.cache()).empty());
     EXPECT_EQ(setting.prepare().id, id);
     EXPECT_EQ(setting.prepared_entries(), 1U);
