@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "fake_cluster.h"
+#include "support/draw.h"
 
 namespace thinpipe {
 namespace {
@@ -47,7 +48,7 @@ class Chaos {
     rules.max_skipped = 1000;
     return rules;
   }
-  uint64_t below(uint64_t bound) { return rng_.below(bound, draws_++); }
+  uint64_t below(uint64_t bound) { return test::below(rng_, bound, draws_++); }
   FakeWorker& any() { return cluster_.worker(below(cluster_.worker_count())); }
 
   void something_happens() {

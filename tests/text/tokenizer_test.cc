@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/draw.h"
 #include "support/scratch.h"
 #include "text/text_files.h"
 #include "text/tokenizer_training.h"
@@ -134,7 +135,7 @@ TEST(Tokenizer, SurvivesCutAndFlippedModels) {
   const CounterRng rng(3, "flips");
   for (uint64_t i = 0; i < 200; ++i) {
     std::string changed = good;
-    changed[rng.below(good.size(), 2 * i)] ^= static_cast<char>(1 << rng.below(8, 2 * i + 1));
+    changed[test::below(rng, good.size(), 2 * i)] ^= static_cast<char>(1 << test::below(rng, 8, 2 * i + 1));
     try_out(changed);
   }
 }
