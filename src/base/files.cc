@@ -308,7 +308,7 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
 }
 
 Result<std::optional<AtomicFolder>> AtomicFolder::open(const std::filesystem::path& path,
-                                                         const std::function<void()>& on_wait) {
+                                                       const std::function<void()>& on_wait) {
   auto target = std::filesystem::absolute(path).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "out/"
   TRY(make_directories(target.parent_path()));
