@@ -1,4 +1,5 @@
-// What training really reads: every window of train.bin once per epoch, whatever the portions, and nothing of val.bin.
+// What training really reads: every window of train.bin once per pass over the data, whatever the portions, and nothing
+// of val.bin.
 #include "pipeline/batches.h"
 
 #include <ATen/ATen.h>
@@ -97,7 +98,7 @@ TrainConfig portions(int64_t seq_len) {
   return train;
 }
 
-TEST(BatchSource, TrainsOnEveryWindowOncePerEpochAndOnNoneOfTheValidation) {
+TEST(BatchSource, TrainsOnEveryWindowOncePerPassAndOnNoneOfTheValidation) {
   constexpr int64_t kWindows = 60;  // ten steps
   const auto train = portions(8);
   const NumberedCorpus corpus(kWindows * train.seq_len + 1 + 4);  // and a rest too short for a window
@@ -109,18 +110,18 @@ TEST(BatchSource, TrainsOnEveryWindowOncePerEpochAndOnNoneOfTheValidation) {
   EXPECT_EQ(sorted(first), expected);
   EXPECT_EQ(sorted(second), expected);
   EXPECT_NE(first, expected) << "not in the order of the text";
-  EXPECT_NE(first, second) << "an order of its own for every epoch";
+  EXPECT_NE(first, second) << "an order of its own for every pass";
 }
 
-TEST(BatchSource, AnEpochMayEndWithinAMicrobatch) {
+TEST(BatchSource, APassMayEndWithinAMicrobatch) {
   constexpr int64_t kWindows = 7;
   const auto train = portions(5);
   const NumberedCorpus corpus(kWindows * train.seq_len + 1);
   BatchSource source(corpus.prepared(), train);
-  const auto windows = trained_on(source, train, 7);  // 42 samples: six epochs
-  for (int64_t epoch = 0; epoch < 6; ++epoch) {
-    const auto begin = windows.begin() + epoch * kWindows;
-    EXPECT_EQ(sorted({begin, begin + kWindows}), all_windows(0, kWindows, train.seq_len)) << "epoch " << epoch;
+  const auto windows = trained_on(source, train, 7);  // 42 samples: six passes
+  for (int64_t pass = 0; pass < 6; ++pass) {
+    const auto begin = windows.begin() + pass * kWindows;
+    EXPECT_EQ(sorted({begin, begin + kWindows}), all_windows(0, kWindows, train.seq_len)) << "pass " << pass;
   }
 }
 
