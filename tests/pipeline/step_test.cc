@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "support/user_error.h"
 #include "tiny_run.h"
 
 namespace thinpipe {
@@ -104,15 +104,6 @@ class FailingBatches final : public Batches {
   bool throws_;
 };
 
-std::string failure_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(InProcess, AStageThatFailsEndsTheOthersWithItsReason) {
   const test::TinyCorpus corpus;
   auto config = test::tiny_config(ModelMode::kSubspace);
@@ -122,10 +113,10 @@ TEST(InProcess, AStageThatFailsEndsTheOthersWithItsReason) {
   {
     InProcessPipeline pipeline(config, test::kTinyVocab, batches);
     pipeline.step(0);
-    EXPECT_EQ(failure_of([&] { pipeline.step(1); }), "stage 0: out of tokens");
+    EXPECT_EQ(test::user_error([&] { pipeline.step(1); }), "stage 0: out of tokens");
   }
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
-  EXPECT_EQ(failure_of([&] { pipeline.validate(3); }), "stage 0: nothing to validate on");
+  EXPECT_EQ(test::user_error([&] { pipeline.validate(3); }), "stage 0: nothing to validate on");
 }
 
 TEST(InProcess, AStagesExceptionComesOutAsItWas) {

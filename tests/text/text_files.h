@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/rng.h"
 #include "support/draw.h"
+#include "support/user_error.h"
 #include "text/corpus.h"
 #include "text/split.h"
 
@@ -20,17 +21,6 @@ namespace thinpipe::test {
 inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary) << bytes;
-}
-
-// The message of the UserError that `action` throws; "(nothing thrown)" if it does not.
-template <class Action>
-std::string user_error(Action&& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "(nothing thrown)";
 }
 
 // Lines of made-up English, a different one for every seed; enough of it for a tokenizer of a few hundred pieces.
