@@ -1,5 +1,5 @@
 // Can this machine take part in a run? Facts go in; a verdict per question comes out, each with what to do about it.
-// Pure: `doctor` and `join` gather the facts (cluster/join.cc).
+// Pure: `doctor` and `join` gather the facts (run/join.cc).
 #pragma once
 
 #include <cstdint>

@@ -7,10 +7,10 @@
 
 #include "base/rng.h"
 #include "boundary/sizes.h"
+#include "model/basis.h"
+#include "model/fill.h"
 #include "model/stage.h"
-#include "subspace/basis.h"
 #include "support/user_error.h"
-#include "tensor/fill.h"
 
 namespace thinpipe {
 namespace {
