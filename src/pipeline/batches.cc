@@ -28,20 +28,20 @@ Result<TokenBatch> read_batch(const TokenShard& shard, int64_t count, int64_t se
 
 }  // namespace
 
-BatchSource::BatchSource(const PreparedCorpus& corpus, const TrainConfig& train)
+CorpusBatches::CorpusBatches(const PreparedCorpus& corpus, const TrainConfig& train)
     : train_(train),
       train_shard_(open_checked(corpus.train, corpus.vocab)),
       validation_shard_(open_checked(corpus.val, corpus.vocab)),
       sampler_(corpus.id, train.seed, require_windows(train_shard_.size(), train.seq_len, "training")),
       validation_windows_(require_windows(validation_shard_.size(), train.seq_len, "validation")) {}
 
-Result<TokenBatch> BatchSource::training(int64_t step, int64_t microbatch) {
+Result<TokenBatch> CorpusBatches::training(int64_t step, int64_t microbatch) {
   const int64_t first_sample = (step * train_.microbatches + microbatch) * train_.microbatch;
   return read_batch(train_shard_, train_.microbatch, train_.seq_len,
                     [&](int64_t i) { return sampler_.window(static_cast<uint64_t>(first_sample + i)); });
 }
 
-Result<TokenBatch> BatchSource::validation(int64_t first_window, int64_t count) {
+Result<TokenBatch> CorpusBatches::validation(int64_t first_window, int64_t count) {
   return read_batch(validation_shard_, count, train_.seq_len,
                     [&](int64_t i) { return static_cast<uint64_t>(first_window + i); });
 }

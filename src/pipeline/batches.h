@@ -20,10 +20,10 @@ class Batches {
 };
 
 // Reads the local copy of the corpus.
-class BatchSource final : public Batches {
+class CorpusBatches final : public Batches {
  public:
   // Opens the shards and checks every id against the vocabulary. Throws UserError when a shard is damaged or too short.
-  BatchSource(const PreparedCorpus& corpus, const TrainConfig& train);
+  CorpusBatches(const PreparedCorpus& corpus, const TrainConfig& train);
 
   // Sample ids (step * M + microbatch) * B onwards.
   Result<TokenBatch> training(int64_t step, int64_t microbatch) override;

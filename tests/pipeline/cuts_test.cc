@@ -79,7 +79,7 @@ TEST(Pipeline, ReportsTheBytesThatCrossedEachCut) {
   config.model.subspace.update_every = 0;
   config.boundary.pack = Pack::kBf16;
   config.pipeline.stages = 2;
-  BatchSource batches(corpus.prepared(), config.train);
+  CorpusBatches batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   const auto step = pipeline.step(0);
   // 3 microbatches of 2 sequences: 12 tokens of k = 8 coordinates, 13 ids of 2 bytes and a length of 4.
@@ -94,7 +94,7 @@ TEST(Pipeline, SkipsAStepThatIsNotFiniteAndChangesNothing) {
   config.optim.clip = 0;
   config.train.precision = Precision::kFloat32;
   config.pipeline.stages = 2;
-  BatchSource batches(corpus.prepared(), config.train);
+  CorpusBatches batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   bool skipped = false;
   for (int64_t step = 0; step < 12; ++step) {
@@ -111,7 +111,7 @@ TEST(Pipeline, BasisMovesTogetherAndReportsHow) {
   const TinyCorpus corpus;
   auto config = tiny_config(ModelMode::kSubspace);
   config.pipeline.stages = 3;
-  BatchSource batches(corpus.prepared(), config.train);
+  CorpusBatches batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   for (int64_t number = 0; number < 15; ++number) {
     const auto step = pipeline.step(number);

@@ -72,7 +72,7 @@ inline RunConfig tiny_config(ModelMode mode) {
 
 inline std::vector<double> losses_of(const RunConfig& config, const TinyCorpus& corpus) {
   validate(config);
-  BatchSource batches(corpus.prepared(), config.train);
+  CorpusBatches batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, kTinyVocab, batches);
   std::vector<double> losses;
   for (int64_t step = 0; step < config.train.steps; ++step) losses.push_back(pipeline.step(step).loss);

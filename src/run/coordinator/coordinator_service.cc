@@ -79,7 +79,7 @@ std::vector<control::StateFile> files_of(const CheckpointManifest& manifest) {
 
 // ---- start, and the calls of the program that serves the run ----
 
-CoordinatorService::CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, BatchSource& batches,
+CoordinatorService::CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, CorpusBatches& batches,
                                        const Clock& clock)
     : identity_(std::move(identity)),
       seed_numbers_(seed_numbers_sha256(identity_.config, identity_.vocab)),

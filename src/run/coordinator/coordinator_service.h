@@ -43,7 +43,7 @@ struct RunDoor {
 class CoordinatorService final : public control::Coordinator::Service {
  public:
   // batches: for GetWindows. All references must outlive it.
-  CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, BatchSource& batches, const Clock& clock);
+  CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, CorpusBatches& batches, const Clock& clock);
   ~CoordinatorService() override;
 
   // Reads the store and the checkpoints; nothing may be called before it has succeeded.
@@ -110,7 +110,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   Admission admission_;
   std::vector<std::string> addresses_;
   RefusalLog refusals_;
-  BatchSource& batches_;
+  CorpusBatches& batches_;
   const Clock& clock_;
   const TimePoint start_;
   CheckpointStore checkpoints_;

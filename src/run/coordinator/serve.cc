@@ -156,7 +156,7 @@ Finish serve_run(const ServeOptions& options) {
   }
   keep_corpus(options.folder, corpus).take();
   const auto table = checked_table(options.folder, config, corpus.vocab);
-  BatchSource batches(corpus, config.train);
+  CorpusBatches batches(corpus, config.train);
   auto listen = options.listen;
   if (listen.empty()) listen = {any_address()};
   auto places = listen_places(store, listen);

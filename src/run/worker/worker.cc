@@ -58,7 +58,7 @@ control::RunDescription ask_for_run(const CoordinatorAccess& coordinator) {
 std::unique_ptr<Batches> token_source(const WorkerOptions& options, const control::RunDescription& run,
                                       const RunConfig& config) {
   if (const auto corpus = prepared_with_id(run.corpus_id(), data_dir()))
-    return std::make_unique<BatchSource>(*corpus, config.train);
+    return std::make_unique<CorpusBatches>(*corpus, config.train);
   log_info("no copy of the corpus here: token windows come from the coordinator");
   return std::make_unique<RemoteBatches>(options.coordinator, run.run(), config.train, run.vocab());
 }
