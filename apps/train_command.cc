@@ -109,7 +109,7 @@ void require_table(const std::string& folder, const RunConfig& config, int64_t v
 
 void train_here(const TrainOptions& options, const RunConfig& config, bool live) {
   const auto corpus = prepared(config, live);
-  BatchSource batches(corpus, config.train);
+  CorpusBatches batches(corpus, config.train);
   require_table(options.run_dir, config, corpus.vocab);
   auto folder = RunFolder::create(options.run_dir, config).take();
   keep_corpus(folder.path(), corpus).take();
@@ -156,7 +156,7 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
 
 int begin(const TrainOptions& options, const RunConfig& config, bool live) {
   const auto corpus = prepared(config, live);
-  const BatchSource checked(corpus, config.train);  // a corpus that is too short is refused before a run begins
+  const CorpusBatches checked(corpus, config.train);  // a corpus that is too short is refused before a run begins
   require_table(options.run_dir, config, corpus.vocab);
   return train_as_processes(create_run_folder(options.run_dir, config).take(), config, corpus, live);
 }
@@ -171,7 +171,7 @@ int go_on(const TrainOptions& options, const std::filesystem::path& folder, bool
     PrepareLine line(stdout, live, clock);
     return corpus_of_run(folder, wanted.data, data_dir(), std::ref(line));
   }();
-  const BatchSource checked(corpus, wanted.train);
+  const CorpusBatches checked(corpus, wanted.train);
   return train_as_processes(folder, change_run(folder, overrides), corpus, live);
 }
 

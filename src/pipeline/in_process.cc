@@ -129,7 +129,7 @@ int64_t InProcessPipeline::parameter_count() const {
   return count;
 }
 
-TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSource& batches, RunFolder& folder,
+TrainingResult train_in_process(const RunConfig& config, int64_t vocab, CorpusBatches& batches, RunFolder& folder,
                                 Progress& progress, const Clock& clock) {
   InProcessPipeline pipeline(config, vocab, batches, table_of_run(folder.path(), config, vocab).take());
   const auto& train = config.train;

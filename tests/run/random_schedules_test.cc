@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "simulated_run.h"
+#include "support/draw.h"
 
 namespace thinpipe {
 namespace {
@@ -61,7 +62,7 @@ class Schedule {
     rules.config.cluster.max_skipped = 1000;
     return rules;
   }
-  uint64_t below(uint64_t bound) { return rng_.below(bound, draws_++); }
+  uint64_t below(uint64_t bound) { return test::below(rng_, bound, draws_++); }
   bool one_in(uint64_t count) { return below(count) == 0; }
   SimulatedWorker& any() { return run_.worker(below(run_.worker_count())); }
   void add() { run_.add(fmt::format("w{}", run_.worker_count())); }

@@ -124,6 +124,18 @@ Finish wait_for_end(CoordinatorService& service) {
   }
 }
 
+void write_outcome(const std::filesystem::path& folder, const Finish& end, bool complete,
+                   const control::RunStatus& status) {
+  write_json(folder / "outcome.json", {{"failed", end.failed},
+                                       {"complete", complete},
+                                       {"reason", end.reason},
+                                       {"step", status.step()},
+                                       {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
+                                       {"loss", status.loss()},  // null when it is not finite
+                                       {"validation_loss", status.validation_loss()},
+                                       {"step_bytes", status.step_bytes()}});
+}
+
 double loss_of(const nlohmann::json& outcome, const char* key) {
   const auto found = outcome.find(key);
   return found != outcome.end() && found->is_number() ? found->get<double>() : std::nan("");
@@ -203,15 +215,7 @@ Finish serve_run(const ServeOptions& options) {
       end = {true, status.error().message};
     }
   }
-  const auto status = service.status();
-  write_json(options.folder / "outcome.json", {{"failed", end.failed},
-                                               {"complete", complete},
-                                               {"reason", end.reason},
-                                               {"step", status.step()},
-                                               {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
-                                               {"loss", status.loss()},  // null when it is not finite
-                                               {"validation_loss", status.validation_loss()},
-                                               {"step_bytes", status.step_bytes()}});
+  write_outcome(options.folder, end, complete, service.status());
   service.wait_for_farewells(kServeFarewell);
   service.close_all();
   service.tunnels().shutdown("the run is over");
