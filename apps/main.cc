@@ -84,7 +84,7 @@ bool is_unwritten_output(const std::exception& error) {
 // Replaces this process by the full program, which parses the same arguments again. Signals, parent and standard
 // streams stay as they are.
 [[noreturn]] void hand_over(char** argv) {
-  const auto program = program_file("thinpipe", "the program with libtorch", THINPIPE_FULL_BUILT);
+  const auto program = program_file("thinpipe-full", "the program with libtorch", THINPIPE_FULL_BUILT);
   ::execv(program.c_str(), argv);
   throw UserError(fmt::format("cannot start {}: {}", program.string(), std::strerror(errno)));
 }

@@ -25,7 +25,7 @@ std::vector<fs::path> places_of(const std::string& name, const fs::path& built) 
     const auto place = program.parent_path().parent_path() / folder / name;
     if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
   }
-  if (program.parent_path() / name != program) places.push_back(program.parent_path() / name);
+  places.push_back(program.parent_path() / name);
   return places;
 }
 

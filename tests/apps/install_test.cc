@@ -25,7 +25,7 @@ void install_and_move(const Program& program) {
 // The installed tree's full program and modules are in Debian's folder for libraries.
 std::filesystem::path full_program(const Program& program) {
   for (const auto& path : program.contents()) {
-    if (path.starts_with("tree/lib/") && path.ends_with("/thinpipe/thinpipe")) return program / path;
+    if (path.starts_with("tree/lib/") && path.ends_with("/thinpipe/thinpipe-full")) return program / path;
   }
   return {};
 }
@@ -67,7 +67,7 @@ TEST(Installation, WithoutItsPartsItSaysWhereItLooked) {
   std::filesystem::copy_file(THINPIPE_PROGRAM, program / "alone/bin/thinpipe");
   const auto folder = (program / "alone/lib/thinpipe").string();
   const test::RunOptions alone{.program = program / "alone/bin/thinpipe"};
-  test::expect_refused(program, test::tiny_run(), {"there is no thinpipe, the program with libtorch, in", folder},
+  test::expect_refused(program, test::tiny_run(), {"there is no thinpipe-full, the program with libtorch, in", folder},
                        alone);
   if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
   test::expect_refused(program, {"data", "prepare", "corpus.txt", "--vocab", "300"},
