@@ -38,16 +38,14 @@ _thinpipe() {
   local kind=$lines[1] found=1
   shift lines
   lines=("${(@)${(@)lines//:/\\:}/$'\t'/:}")
-  local -a options=(-o nosort)
-  if (( $#lines )); then
-    [[ $kind == nospace ]] && options=(-S '')
-    _describe thinpipe lines $options && found=0
+  if [[ $kind == nospace ]]; then
+    _describe thinpipe lines -S '' && found=0
+  elif (( $#lines )); then
+    _describe thinpipe lines && found=0
   fi
-  if [[ $kind == file || $kind == directory ]]; then
-    [[ $PREFIX == --*=* ]] && compset -P '*='
-    [[ $kind == directory ]] && options=(-/) || options=()
-    _files $options && found=0
-  fi
+  [[ $kind == (file|directory) && $PREFIX == --*=* ]] && compset -P '*='
+  [[ $kind == file ]] && _files && found=0
+  [[ $kind == directory ]] && _files -/ && found=0
   return found
 }
 if [[ $funcstack[1] == _thinpipe ]]; then _thinpipe "$@"; else compdef _thinpipe thinpipe; fi

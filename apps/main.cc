@@ -58,7 +58,10 @@ std::string usage_fault(const Command& program, const CLI::ParseError& error) {
     path += " " + command->get_name();
   }
   const auto words = command->remaining();
-  if (words.empty()) return fmt::format("{}; see {} --help", error.what(), path);
+  const bool needs_command = command->get_require_subcommand_min() > 0 && error.get_name() == "RequiredError";
+  if (words.empty()) {
+    return fmt::format("{}; see {} --help", needs_command ? "a command is missing" : error.what(), path);
+  }
   std::vector<std::string> names;
   const bool is_option = words[0].starts_with('-');
   for (const auto* option : command->get_options()) {

@@ -15,7 +15,7 @@ using test::write_file;
 
 TEST(CommandLine, NamesTheWordItDoesNotKnow) {
   const Program program;
-  expect_refused(program, {}, {"subcommand is required", "--help"});
+  expect_refused(program, {}, {"a command is missing", "thinpipe --help"});
   expect_refused(program, {"trian"}, {"unknown command trian", "did you mean train?"});
   expect_refused(program, {"dance"}, {"unknown command dance", "the commands are train"});
   expect_refused(program, {"--verbose"}, {"unknown option --verbose", "--help"});

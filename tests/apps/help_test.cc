@@ -261,7 +261,7 @@ zpty -d z
                     "thinpipe train --set model.mode=dense",
                     "thinpipe --log-level=debug",
                     "thinpipe eval --text=my.toml",
-                    "thinpipe train --run-dir bin/"};
+                    "thinpipe train --run-dir bin"};
   EXPECT_EQ(lines_of(shell.run(zsh, {"-f"}, fmt::format("source ./drive '{}'", fmt::join(typed, "' '")))), whole);
 }
 
