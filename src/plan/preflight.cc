@@ -43,7 +43,7 @@ Check check_seed(const std::string& fault) {
           "training with other numbers than the other stages would ruin the run; get the run's build"};
 }
 
-// Never refuses: nothing compares the clocks of two machines. Only the times in their logs differ.
+// Never refuses: a run does not depend on its machines' clocks. Only the times in their logs differ.
 Check check_clock(double offset_s, double uncertainty_s) {
   const double size = std::abs(offset_s);
   const auto how_far = fmt::format("{} {}", seconds_text(size), offset_s > 0 ? "ahead" : "behind");
