@@ -17,7 +17,7 @@
 #include "pipeline/stage_worker.h"
 #include "plan/machine.h"
 #include "plan/memory_plan.h"
-#include "run/core/coordinator_core.h"
+#include "run/core/run_rules.h"
 
 namespace thinpipe {
 namespace {

@@ -272,7 +272,7 @@ EventNotes::EventNotes(const std::filesystem::path& run_folder) {
   const auto store = RunStore::open(path);
   if (!store) return;  // the coordinator fails for the same reason and says it
   const auto newest = store.value().events(0, 1);
-  if (newest && !newest.value().empty()) last_ = newest.value().back().number;
+  if (newest && !newest.value().empty()) last_ = newest.value().back().number();
 }
 
 std::vector<std::string> EventNotes::of(const control::RunStatus& status) {

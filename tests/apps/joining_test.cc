@@ -69,7 +69,7 @@ class Joining : public ::testing::Test {
   std::unique_ptr<RunningProgram> serve(const Arguments& arguments, const std::string& network) {
     auto running =
         std::make_unique<RunningProgram>(program_, arguments, fs::path(), test::RunOptions{.network = network});
-    EXPECT_TRUE(running->wait_for_output("to bring somebody in")) << running->err();
+    EXPECT_TRUE(running->wait_for_output("to let machines join")) << running->err();
     return running;
   }
 

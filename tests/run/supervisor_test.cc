@@ -21,12 +21,7 @@ using Texts = std::vector<std::string>;
 // What the coordinator answers when it is asked for the events after that number.
 control::RunStatus answer(const RunStore& store, int64_t after) {
   control::RunStatus status;
-  for (const auto& event : store.events(after, 200).take()) {
-    auto& line = *status.add_events();
-    line.set_number(event.number);
-    line.set_kind(event.kind);
-    line.set_text(event.text);
-  }
+  for (auto& event : store.events(after, 200).take()) *status.add_events() = std::move(event);
   return status;
 }
 

@@ -20,19 +20,6 @@ namespace thinpipe {
 
 struct StoredRun;  // run/core/coordinator_core.h
 
-struct EvaluationRow {
-  int64_t step;  // committed steps it followed
-  double loss;
-  bool is_final;
-};
-
-struct EventRow {
-  int64_t number;
-  std::string time;  // UTC, ISO 8601
-  std::string kind;
-  std::string text;
-};
-
 // 32 hex digits that no other run has.
 std::string new_run_id();
 
@@ -68,8 +55,8 @@ class RunStore {
   Status add_commit(const CommitRow& row);
   // In order; from that step on.
   Result<std::vector<CommitRow>> commits(int64_t from = 0) const;
-  Status add_evaluation(const EvaluationRow& row);
-  Result<std::vector<EvaluationRow>> evaluations() const;
+  Status add_evaluation(const PersistEvaluation& evaluation);
+  Result<std::vector<PersistEvaluation>> evaluations() const;
 
   // Invites, by id; the same id replaces.
   Status put_invite(const InviteRecord& invite);
@@ -81,9 +68,9 @@ class RunStore {
   Result<bool> has_peer(const std::string& peer) const;
   Status revoke_peer(const std::string& peer);
 
-  Result<EventRow> add_event(const std::string& kind, const std::string& text);
-  // The events with a number above `after`; the newest `most` if there are more.
-  Result<std::vector<EventRow>> events(int64_t after, int64_t most) const;
+  Status add_event(const std::string& kind, const std::string& text);
+  // Those with a higher number, at most `most`, the newest if there are more.
+  Result<std::vector<control::EventLine>> events(int64_t after, int64_t most) const;
 
  private:
   RunStore(std::filesystem::path path, sqlite3* database) : path_(std::move(path)), database_(database) {}

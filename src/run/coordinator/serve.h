@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "run/coordinator/coordinator_service.h"
+#include "run/run_files.h"
 
 namespace thinpipe {
 
@@ -21,27 +22,6 @@ struct ServeOptions {
   bool open = false;                  // others may join
   std::function<void(const std::vector<std::string>&)> on_ready;  // it listens; where
 };
-
-// What a run's folder says about its coordinator, for the commands that talk to it.
-struct CoordinatorPlace {
-  std::string address;  // for this machine
-  int64_t pid = 0;
-  std::string run;
-};
-Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder);
-
-// How a run ended, for whoever started it: outcome.json.
-struct RunOutcome {
-  bool failed = false;
-  bool complete = false;  // all steps done, model.safetensors written
-  std::string reason;
-  int64_t step = 0;
-  int64_t manifest_step = 0;
-  double loss = 0;             // NaN when it was not finite
-  double validation_loss = 0;  // NaN when it was not finite
-  uint64_t step_bytes = 0;
-};
-Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder);
 
 // Returns when the run is over, or when SIGINT or SIGTERM has stopped it (the first after a checkpoint, the second at
 // once). The caller has blocked both signals in every thread. Throws UserError if the coordinator cannot start.
