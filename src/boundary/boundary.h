@@ -72,8 +72,6 @@ struct BoundaryKind {
   std::string (*refuses)(const RunConfig& config);
 };
 std::span<const BoundaryKind> boundary_kinds();
-// The run's, as its place among them, which is also its number on the wire.
-size_t boundary_kind_of(const RunConfig& config);
 
 std::unique_ptr<Boundary> make_boundary(const Cut& cut);
 

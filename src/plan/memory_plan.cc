@@ -167,8 +167,8 @@ uint64_t state_bytes(const RunConfig& config, int64_t vocab, BlockRange blocks) 
 StepTraffic step_traffic(const RunConfig& config, int64_t vocab, int64_t stage) {
   const auto microbatches = static_cast<uint64_t>(config.train.microbatches);
   const auto sizes = boundary_sizes(config, vocab);
-  const uint64_t forward = microbatches * (sizes.forward + kPacketHeaderBytes);
-  const uint64_t backward = microbatches * (sizes.backward + kPacketHeaderBytes);
+  const uint64_t forward = microbatches * (sizes.forward + kFrameOverheadBytes);
+  const uint64_t backward = microbatches * (sizes.backward + kFrameOverheadBytes);
   StepTraffic traffic{0, 0};
   if (stage > 0) {
     traffic.received += forward;

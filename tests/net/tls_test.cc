@@ -36,8 +36,8 @@ class GuardedServer {
  public:
   explicit GuardedServer(std::shared_ptr<grpc::ServerCredentials> credentials)
       : server_(LinkServer::start(
-                    {"127.0.0.1:0"}, kMaxMessageBytes,
-                    [this](const LinkHello&, const Caller& caller) { return gate(caller); }, std::move(credentials))
+                    {"127.0.0.1:0"}, kMaxPayloadBytes,
+                    [this](const wire::Hello&, const Caller& caller) { return gate(caller); }, std::move(credentials))
                     .take()) {}
 
   int port() const { return server_->ports().front(); }
@@ -168,7 +168,7 @@ TEST(Tls, ServerWithoutAWholeIdentityDoesNotListen) {
   const SomeRun run;
   auto broken = run.member(kCoordinatorName);
   broken.key_pem = new_key_pem();
-  EXPECT_FALSE(LinkServer::start({"127.0.0.1:0"}, kMaxMessageBytes, let_in, tls_server(broken, true)).ok());
+  EXPECT_FALSE(LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, let_in, tls_server(broken, true)).ok());
 }
 
 // A session of a client that keeps them; a resumed one shows no certificate.

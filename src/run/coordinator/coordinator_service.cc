@@ -91,7 +91,7 @@ CoordinatorService::CoordinatorService(RunIdentity identity, RunDoor door, RunSt
       start_(clock.now()),
       checkpoints_(identity_.folder / "checkpoints", identity_.run),
       logs_(identity_.folder, {identity_.config.train.steps, identity_.config.train.eval_every}),
-      tunnels_([this](const TunnelHello& hello, const LinkCaller& caller) { return may_tunnel(hello, caller); },
+      tunnels_([this](const wire::Hello& hello, const LinkCaller& caller) { return may_tunnel(hello, caller); },
                kPartnerPatience) {}
 
 CoordinatorService::~CoordinatorService() = default;
@@ -530,11 +530,11 @@ grpc::Status CoordinatorService::Invite(grpc::ServerContext* context, const cont
   return grpc::Status::OK;
 }
 
-Status CoordinatorService::may_tunnel(const TunnelHello& hello, const LinkCaller& caller) {
+Status CoordinatorService::may_tunnel(const wire::Hello& hello, const LinkCaller& caller) {
   const std::lock_guard lock(mutex_);
   const auto peer = TRY(peer_of(caller, "Tunnel"));
-  if (hello.run != identity_.run) return refused(caller, "Tunnel", "of another run");
-  const auto allowed = core_->may_tunnel(peer, hello.boundary, hello.epoch, hello.dials);
+  if (hello.run() != identity_.run) return refused(caller, "Tunnel", "of another run");
+  const auto allowed = core_->may_tunnel(peer, hello.boundary(), hello.epoch(), hello.dials());
   return allowed.ok() ? Status() : Status(refused(caller, "Tunnel", allowed.error().message));
 }
 

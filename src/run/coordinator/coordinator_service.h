@@ -92,7 +92,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   Status require_member(const LinkCaller& caller, const char* call);
   Error refused(const LinkCaller& caller, const char* call, const std::string& reason);
   // Whether that caller may open that end of a tunnel.
-  Status may_tunnel(const TunnelHello& hello, const LinkCaller& caller);
+  Status may_tunnel(const wire::Hello& hello, const LinkCaller& caller);
   void describe_run(control::RunDescription& run) const;
   // With the mutex held.
   void apply(Effects effects);
