@@ -129,6 +129,7 @@ TEST(TunnelService, TheCallsEndWellWhenBothWaysHaveEnded) {
   RelayServer relay;
   RawEnd dialling(relay, end_hello(true));
   RawEnd accepting(relay, end_hello(false));
+  ASSERT_TRUE(dialling.accepted() && accepting.accepted());
   EXPECT_TRUE(dialling.write(0));
   EXPECT_EQ(accepting.read(), 0u);
   EXPECT_TRUE(accepting.write(5));
