@@ -202,6 +202,7 @@ struct DirectionSettings {
   Duration delay{0};
   Duration jitter{0};
 
+  bool shapes() const { return rate_bits_per_s > 0 || delay.count() > 0 || jitter.count() > 0; }
   bool operator==(const DirectionSettings&) const = default;
 };
 

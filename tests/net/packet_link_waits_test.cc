@@ -63,19 +63,6 @@ TEST_F(PacketLinkTest, AnInterruptEndsWithItsEpochAndDoesNotReachLaterOnes) {
   EXPECT_TRUE(link->send(forward(kEpoch + 2, kStep, 0), {}, 0).ok());
 }
 
-TEST_F(PacketLinkTest, TellsWhyTheOtherEndClosed) {
-  link->enter(kEpoch, kStep);
-  std::latch waiting(1);
-  std::thread compute([&] {
-    waiting.count_down();
-    EXPECT_TRUE(fails_with(link->receive(forward(kEpoch, kStep, 0), kBasisVersion), "enough for today"));
-  });
-  waiting.wait();
-  peer_closes("enough for today");
-  compute.join();
-  EXPECT_TRUE(fails_with(link->send(forward(kEpoch, kStep, 0), {}, 0), "enough for today"));
-}
-
 TEST_F(PacketLinkTest, DeliversWhatArrivedBeforeTheClose) {
   link->enter(kEpoch, kStep);
   peer_sends(forward(kEpoch, kStep, 0));
