@@ -98,7 +98,7 @@ double bound_of(const RunConfig& config, const std::vector<nlohmann::json>& timi
   };
   const auto sizes = boundary_sizes(config, vocab);
   const auto link = [&](size_t bytes) {
-    const double bits = 8.0 * static_cast<double>(bytes + kPacketHeaderBytes);
+    const double bits = 8.0 * static_cast<double>(bytes + kFrameOverheadBytes);
     return LinkTimes{line.rate_bits_per_s > 0 ? bits / static_cast<double>(line.rate_bits_per_s) : 0, line.delay_s};
   };
   const auto microbatches = static_cast<double>(config.train.microbatches);

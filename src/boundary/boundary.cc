@@ -15,15 +15,6 @@
 namespace thinpipe {
 namespace {
 
-// With spare capacity, so that whoever sends it can put a trailer behind it without moving it (net/packet.h).
-std::vector<std::byte> message_of(size_t bytes) {
-  constexpr size_t kTrailerRoom = 128;
-  std::vector<std::byte> message;
-  message.reserve(bytes + kTrailerRoom);
-  message.resize(bytes);
-  return message;
-}
-
 // Sends the stream as it is, packed row by row: x, d wide, in a dense model.
 class PackedBoundary : public Boundary {
  public:
@@ -32,7 +23,7 @@ class PackedBoundary : public Boundary {
 
   std::vector<std::byte> encode(const Activation& activation, MessageNumber number) override {
     const int64_t sequences = activation.batch.sequences();
-    auto message = message_of(boundary_sizes(config_, vocab_, sequences).forward);
+    std::vector<std::byte> message(boundary_sizes(config_, vocab_, sequences).forward);
     const auto ids = std::span(message).first(ids_bytes(sequences, config_.train.seq_len, vocab_));
     write_ids(activation.batch.tokens, vocab_, ids);
     pack_tensor(pack(), activation.stream, Rounding::kNearest, random(number, Direction::kForward),
@@ -51,7 +42,7 @@ class PackedBoundary : public Boundary {
   }
 
   std::vector<std::byte> encode_gradient(const at::Tensor& grad, MessageNumber number) override {
-    auto message = message_of(packed_bytes(pack(), grad.size(0), width()));
+    std::vector<std::byte> message(packed_bytes(pack(), grad.size(0), width()));
     pack_tensor(pack(), grad, Rounding::kStochastic, random(number, Direction::kBackward), message);
     return message;
   }
@@ -64,7 +55,7 @@ class PackedBoundary : public Boundary {
 
  protected:
   Error wrong_size(const char* what, size_t got, size_t wanted) const {
-    return Error{fmt::format("boundary {}: a {} message has {} bytes and must have {}", number_, what, got, wanted)};
+    return Error{fmt::format("a {} message has {} bytes and must have {}", what, got, wanted)};
   }
 
   const RunConfig config_;
@@ -95,7 +86,7 @@ class SubspaceBoundary final : public PackedBoundary {
     const auto& next = *side_.next_basis();
     const auto u = next.u.contiguous();
     const auto bytes = tensor_bytes_of(u);
-    auto message = message_of(sizeof(next.version) + bytes.size());
+    std::vector<std::byte> message(sizeof(next.version) + bytes.size());
     std::memcpy(message.data(), &next.version, sizeof(next.version));
     std::memcpy(message.data() + sizeof(next.version), bytes.data(), bytes.size());
     return message;
@@ -140,7 +131,7 @@ struct BoundaryKind {
   std::string (*refuses)(const RunConfig& config);
 };
 
-// A kind's number on the wire is its place here (docs/wire.md).
+// The kinds there are; kind_of() chooses.
 constexpr std::array<BoundaryKind, 2> kKinds{{
     {[](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<SubspaceBoundary>(cut); },
      [](const RunConfig& config) { return pack_refusal(config, "subspace.rank"); }},
@@ -148,14 +139,14 @@ constexpr std::array<BoundaryKind, 2> kKinds{{
      [](const RunConfig& config) { return pack_refusal(config, "model.d"); }},
 }};
 
+const BoundaryKind& kind_of(const RunConfig& config) { return kKinds[config.model.is_subspace() ? 0 : 1]; }
+
 }  // namespace
 
-size_t boundary_kind_of(const RunConfig& config) { return config.model.is_subspace() ? 0 : 1; }
-
-std::unique_ptr<Boundary> make_boundary(const Cut& cut) { return kKinds[boundary_kind_of(cut.config)].make(cut); }
+std::unique_ptr<Boundary> make_boundary(const Cut& cut) { return kind_of(cut.config).make(cut); }
 
 void check_boundary(const RunConfig& config) {
-  if (auto reason = kKinds[boundary_kind_of(config)].refuses(config); !reason.empty()) throw UserError(reason);
+  if (auto reason = kind_of(config).refuses(config); !reason.empty()) throw UserError(reason);
 }
 
 }  // namespace thinpipe

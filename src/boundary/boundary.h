@@ -63,9 +63,6 @@ class Boundary {
   virtual void commit(bool /*apply*/) {}
 };
 
-// The kind of a run's boundary, as its number on the wire. It follows from model.mode.
-size_t boundary_kind_of(const RunConfig& config);
-
 std::unique_ptr<Boundary> make_boundary(const Cut& cut);
 
 // Throws UserError when the run's boundary refuses its config.

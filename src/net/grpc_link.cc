@@ -5,31 +5,34 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/impl/rpc_method.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/sync_stream.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <utility>
 
+#include "base/line.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "net/opening_timeout.h"
+#include "net/call_timeout.h"
+#include "net/packet.h"
 #include "net/path_probe.h"
-#include "net/stream_link.h"
+#include "proto/frame.grpc.pb.h"
 
 namespace thinpipe {
 namespace {
 
-using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
-using StreamFactory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>;
+// Between the end of what the other side sends and the end of its call.
+constexpr auto kCallEndTime = std::chrono::milliseconds(500);
 
-grpc::ChannelArguments channel_arguments(size_t max_message_bytes, const std::string& expected_name) {
+grpc::ChannelArguments link_arguments(size_t max_payload_bytes, const std::string& expected_name) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(max_buffer_bytes(max_message_bytes));
-  arguments.SetResourceQuota(grpc::ResourceQuota("link").Resize(max_held_bytes(max_message_bytes)));
+  arguments.SetMaxReceiveMessageSize(max_frame_bytes(max_payload_bytes));
+  arguments.SetResourceQuota(grpc::ResourceQuota("link").Resize(max_held_bytes(max_payload_bytes)));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // never a connection that an earlier link left half dead
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // a stream cannot be repeated
@@ -42,42 +45,89 @@ grpc::ChannelArguments channel_arguments(size_t max_message_bytes, const std::st
 }
 
 // The members are destroyed from the last to the first, as gRPC needs it.
-class ClientStream final : public ByteStream {
+class DialledLink final : public Link {
  public:
-  ClientStream(std::shared_ptr<grpc::Channel> channel, const LinkHello& hello) : channel_(std::move(channel)) {
-    context_.AddMetadata(kRunKey, hello.run);
-    context_.AddMetadata(kPeerKey, hello.from_peer);
-    context_.AddMetadata(kBoundaryKey, std::to_string(hello.boundary));
-    context_.AddMetadata(kEpochKey, std::to_string(hello.epoch));
+  DialledLink(std::string address, const std::shared_ptr<grpc::Channel>& channel)
+      : address_(std::move(address)), stub_(wire::Links::NewStub(channel)) {}
+
+  ~DialledLink() override {
+    if (finished_ || !stream_) return;
+    context_.TryCancel();
+    (void)stream_->Finish();
   }
 
-  // Waits for the answer, until cancel(). Not accepted: the server's reason, or gRPC's.
-  Status open() {
-    const grpc::internal::RpcMethod method(kExchangeMethod, grpc::internal::RpcMethod::BIDI_STREAMING, channel_);
-    stream_.reset(StreamFactory::Create(channel_.get(), method, &context_));
-    stream_->WaitForInitialMetadata();
-    if (context_.GetServerInitialMetadata().contains(kAcceptedKey)) return {};
-    const auto status = stream_->Finish();
-    return Error{status.ok() ? "whoever listens there does not speak thinpipe's protocol" : status.error_message()};
+  // Waits for the answer. Not accepted: the server's reason, or gRPC's.
+  Status open(const wire::Hello& hello, Duration timeout) {
+    CallTimeout watch([this] { context_.TryCancel(); }, timeout);
+    stream_ = stub_->Exchange(&context_);
+    wire::Frame frame;
+    *frame.mutable_hello() = hello;
+    const bool answered = stream_->Write(frame) && stream_->Read(&frame);
+    if (!answered || !frame.has_accepted()) {
+      if (answered) context_.TryCancel();
+      const auto status = stream_->Finish();
+      finished_ = true;
+      if (!watch.expired()) {
+        const bool strange = answered || status.ok();
+        return Error{strange ? "whoever listens there does not speak thinpipe's protocol" : status.error_message()};
+      }
+    }
+    if (watch.expired()) return Error{fmt::format("no answer within {}", format_duration(timeout))};
+    return {};
   }
 
-  bool read(grpc::ByteBuffer& buffer) override { return stream_->Read(&buffer); }
-  bool write(const grpc::ByteBuffer& buffer) override { return stream_->Write(buffer); }
-  void writes_done() override { stream_->WritesDone(); }
-  void abandon() override {}  // a server that has stopped sending has ended the call
+  bool write(wire::Frame frame) override { return stream_->Write(frame); }
+  void end_writing() override { stream_->WritesDone(); }
+
+  bool read(wire::Frame& frame) override {
+    if (stream_->Read(&frame)) return true;
+    // The call has ended, or what came is not a frame: then the other side may neither end the call nor read on.
+    call_end_.emplace([this] { context_.TryCancel(); }, kCallEndTime);
+    return false;
+  }
+
   void cancel() override { context_.TryCancel(); }
+
   std::string finish() override {
     const auto status = stream_->Finish();
-    return status.ok() ? "it ended the stream without a reason" : status.error_message();
+    finished_ = true;
+    const bool lingered = call_end_ && call_end_->expired();
+    return one_line(fmt::format("connection to {} lost: {}", address_,
+                                lingered      ? "it sent what is not a frame, or stopped sending without a reason"
+                                : status.ok() ? "it ended the stream without a reason"
+                                              : status.error_message()));
   }
 
  private:
-  std::shared_ptr<grpc::Channel> channel_;
+  const std::string address_;
+  std::unique_ptr<wire::Links::Stub> stub_;
   grpc::ClientContext context_;
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<wire::Frame, wire::Frame>> stream_;
+  std::optional<CallTimeout> call_end_;
+  bool finished_ = false;
 };
 
 }  // namespace
+
+wire::Hello link_hello(const std::string& run, const std::string& from_peer, int64_t boundary, uint64_t epoch) {
+  wire::Hello hello;
+  hello.set_run(run);
+  hello.set_peer(from_peer);
+  hello.set_boundary(boundary);
+  hello.set_epoch(epoch);
+  return hello;
+}
+
+int max_frame_bytes(size_t max_payload_bytes) {
+  constexpr size_t kLeast = 4096;  // hellos and last words
+  constexpr size_t kMost = std::numeric_limits<int>::max() - kFrameOverheadBytes;
+  return static_cast<int>(std::clamp(max_payload_bytes, kLeast, kMost) + kFrameOverheadBytes);
+}
+
+// Several frames under way, and what flow control lets an honest peer send ahead on a long fast line.
+size_t max_held_bytes(size_t max_payload_bytes) {
+  return (size_t{32} << 20) + 8 * static_cast<size_t>(max_frame_bytes(max_payload_bytes));
+}
 
 void prepare_grpc() {
   static const bool done = [] {
@@ -88,24 +138,19 @@ void prepare_grpc() {
   (void)done;
 }
 
-Result<std::unique_ptr<Link>> dial_link(const std::string& address, const LinkHello& hello, const LinkLimits& limits,
+Result<std::unique_ptr<Link>> dial_link(const std::string& address, const wire::Hello& hello, size_t max_payload_bytes,
                                         Duration timeout, std::shared_ptr<grpc::ChannelCredentials> credentials,
                                         const std::string& expected_name, PathFacts* measured) {
   prepare_grpc();
   if (!credentials) credentials = grpc::InsecureChannelCredentials();
-  const size_t largest = std::max(limits.max_message_bytes, measured != nullptr ? kProbeMessageBytes : 0);
-  auto channel = grpc::CreateCustomChannel(address, credentials, channel_arguments(largest, expected_name));
+  const size_t largest = std::max(max_payload_bytes, measured != nullptr ? kMaxEchoBytes : 0);
+  const auto channel = grpc::CreateCustomChannel(address, credentials, link_arguments(largest, expected_name));
   if (measured != nullptr) *measured = TRY(probe_path(address, channel, timeout));
-  auto stream = std::make_unique<ClientStream>(std::move(channel), hello);
-  OpeningTimeout watch([&opening = *stream] { opening.cancel(); }, timeout);
-  const auto opened = stream->open();
-  if (watch.expired()) return Error{fmt::format("{}: no answer within {}", address, format_duration(timeout))};
-  if (!opened.ok()) return Error{fmt::format("{}: {}", address, one_line(opened.error().message))};
-  return make_stream_link(std::make_shared<StreamPump>(
-      std::move(stream), StreamLinkOptions{.peer = address,
-                                           .capacity_out = limits.capacity_down,
-                                           .capacity_in = limits.capacity_up,
-                                           .max_message_bytes = limits.max_message_bytes}));
+  auto link = std::make_unique<DialledLink>(address, channel);
+  if (const auto opened = link->open(hello, timeout); !opened) {
+    return Error{fmt::format("{}: {}", address, one_line(opened.error().message))};
+  }
+  return std::unique_ptr<Link>(std::move(link));
 }
 
 }  // namespace thinpipe

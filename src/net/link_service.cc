@@ -1,256 +1,234 @@
 #include "net/link_service.h"
 
-#include <grpcpp/impl/rpc_service_method.h>
-#include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
-#include <grpcpp/server_context.h>
-#include <grpcpp/support/method_handler.h>
-#include <grpcpp/support/sync_stream.h>
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <optional>
-#include <set>
+#include <future>
 #include <utility>
 
-#include "net/echo.h"
-#include "net/stream_link.h"
-#include "net/tls.h"
+#include "base/line.h"
+#include "base/units.h"
+#include "net/call_timeout.h"
+#include "net/grpc_link.h"
+#include "net/packet.h"
+#include "net/path_probe.h"
 
 namespace thinpipe {
 namespace {
 
-using AcceptedStream = grpc::ServerReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
-
 constexpr auto kShutdownTime = std::chrono::milliseconds(500);
-
-// Points into the handler of the call, which returns when the pump has ended.
-class ServerStream final : public ByteStream {
- public:
-  ServerStream(grpc::ServerContext& context, AcceptedStream& stream) : context_(context), stream_(stream) {}
-
-  bool read(grpc::ByteBuffer& buffer) override { return stream_.Read(&buffer); }
-  bool write(const grpc::ByteBuffer& buffer) override { return stream_.Write(buffer); }
-  void writes_done() override {}  // the handler's return says it
-  void abandon() override { context_.TryCancel(); }
-  void cancel() override { context_.TryCancel(); }
-  // gRPC tells a client how its call ended, and a server nothing.
-  std::string finish() override { return "the stream broke off, or held a message above the server's limit"; }
-
- private:
-  grpc::ServerContext& context_;
-  AcceptedStream& stream_;
-};
-
-Result<LinkHello> read_link_hello(const grpc::ServerContext& context) {
-  LinkHello hello;
-  hello.run = TRY(metadata_text(context, kRunKey));
-  hello.from_peer = TRY(metadata_text(context, kPeerKey));
-  hello.boundary = TRY(metadata_number<int64_t>(context, kBoundaryKey));
-  hello.epoch = TRY(metadata_number<uint64_t>(context, kEpochKey));
-  return hello;
-}
+constexpr int kMaxStreamsPerConnection = 16;  // an honest peer has one, and one echo
 
 }  // namespace
 
-// The handler of a stream stays in run() for the stream's life: first the stream waits to be taken, then for its end.
-class LinkService::Exchange final : public grpc::Service {
+// A stream; lives in Exchange(), guarded by the mutex.
+struct LinkService::Call {
+  grpc::ServerContext& context;
+  Stream& stream;
+  std::string peer;                       // as the connection proves, after the hello as that says
+  std::optional<wire::Hello> hello = {};  // there when it has its place
+  bool answered = false;                  // and may be taken: from then on the link alone uses the stream
+  bool taken = false;
+  std::optional<std::string> dropped = {};  // the reason
+  bool refused = false;                     // dropped because it was not the one to take
+  std::promise<void> ended = {};            // nobody uses the stream any more
+};
+
+// Points into the call's Exchange(), which returns when the link is finished or destroyed.
+class LinkService::AcceptedLink final : public Link {
  public:
-  Exchange(LinkGate gate, OnRefused on_refused) : gate_(std::move(gate)), on_refused_(std::move(on_refused)) {
-    using Handler = grpc::internal::BidiStreamingHandler<Exchange, grpc::ByteBuffer, grpc::ByteBuffer>;
-    AddMethod(new grpc::internal::RpcServiceMethod(  // gRPC takes both
-        kExchangeMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
-        new Handler([](Exchange* self, grpc::ServerContext* context,
-                       AcceptedStream* stream) { return self->run(*context, *stream); },
-                    this)));
-    using EchoHandler = grpc::internal::RpcMethodHandler<Exchange, grpc::ByteBuffer, grpc::ByteBuffer>;
-    AddMethod(new grpc::internal::RpcServiceMethod(
-        kEchoMethod, grpc::internal::RpcMethod::NORMAL_RPC,
-        new EchoHandler([](Exchange*, grpc::ServerContext*, const grpc::ByteBuffer* request,
-                           grpc::ByteBuffer* answer) { return echo(*request, *answer); },
-                        this)));
+  AcceptedLink(Call& call)
+      : context_(call.context), stream_(call.stream), peer_(one_line(call.peer)), ended_(std::move(call.ended)) {}
+  ~AcceptedLink() override {
+    cancel();
+    (void)finish();
   }
 
-  Result<std::unique_ptr<Link>> wait_for(int64_t boundary, uint64_t epoch, const std::string& from_peer,
-                                         const LinkLimits& limits, const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    Call* call = nullptr;
-    changed_.wait(lock, stop,
-                  [&] { return shut_down_ || (call = waiting_call(boundary, epoch, from_peer)) != nullptr; });
-    if (shut_down_) return Error{*shut_down_};
-    if (call == nullptr) return Error{fmt::format("no longer waiting for the link of boundary {}", boundary)};
-    std::erase(waiting_, call);
-    call->pump = std::make_shared<StreamPump>(std::make_unique<ServerStream>(call->context, call->stream),
-                                              StreamLinkOptions{.peer = one_line(call->hello.from_peer),
-                                                                .capacity_out = limits.capacity_up,
-                                                                .capacity_in = limits.capacity_down,
-                                                                .max_message_bytes = limits.max_message_bytes});
-    changed_.notify_all();
-    return make_stream_link(call->pump);
+  bool write(wire::Frame frame) override { return stream_.Write(frame); }
+  void end_writing() override {}  // the return of Exchange() says it
+
+  bool read(wire::Frame& frame) override {
+    if (stream_.Read(&frame)) return true;
+    // A dialler that will say nothing more has closed the link, is gone, or has sent what is not a frame. It may still
+    // be there and not read: a write() must not wait for it.
+    cancel();
+    return false;
   }
 
-  void shutdown(const std::string& reason) {
+  void cancel() override {
     const std::lock_guard lock(mutex_);
-    if (shut_down_) return;
-    shut_down_ = reason;
-    waiting_.clear();
-    for (auto* call : calls_) {
-      if (call->pump) {
-        call->pump->close(reason);
-      } else {
-        call->dropped = reason;
-      }
-    }
-    changed_.notify_all();
+    if (!finished_) context_.TryCancel();
+  }
+
+  std::string finish() override {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(finished_, true)) ended_.set_value();
+    // gRPC tells a client how its call ended, and a server nothing.
+    return fmt::format("connection to {} lost: the stream broke off, or held what is not a frame or above the limit",
+                       peer_);
   }
 
  private:
-  // A stream that was let in; lives in run(), guarded by the mutex.
-  struct Call {
-    LinkHello hello;
-    grpc::ServerContext& context;
-    AcceptedStream& stream;
-    bool answered = false;                              // and may be taken: from then on the pump alone uses the stream
-    std::optional<std::string> dropped = std::nullopt;  // the reason
-    bool refused = false;                               // dropped because it was not the one to take
-    std::shared_ptr<StreamPump> pump = nullptr;         // taken
-  };
-
-  // For whoever the credentials let in.
-  static grpc::Status echo(const grpc::ByteBuffer& request, grpc::ByteBuffer& answer) {
-    const auto made = echo_answer(request);
-    if (!made) return {grpc::StatusCode::INVALID_ARGUMENT, made.error().message};
-    answer = made.value();
-    return grpc::Status::OK;
-  }
-
-  grpc::Status run(grpc::ServerContext& context, AcceptedStream& stream) {
-    const auto hello = read_link_hello(context);
-    if (!hello) return {grpc::StatusCode::INVALID_ARGUMENT, hello.error().message};
-    if (const auto allowed = gate_(hello.value(), caller_of(context)); !allowed) {
-      return {grpc::StatusCode::PERMISSION_DENIED, allowed.error().message};
-    }
-    Call call{.hello = hello.value(), .context = context, .stream = stream};
-    if (const auto refused = admit(call); !refused.ok()) {
-      return {grpc::StatusCode::FAILED_PRECONDITION, refused.error().message};
-    }
-    context.AddInitialMetadata(kAcceptedKey, "1");
-    stream.SendInitialMetadata();
-    serve(call);
-    return grpc::Status::OK;
-  }
-
-  // From here on the call has its place, so that streams replace each other in the order in which they are let in.
-  Status admit(Call& call) {
-    const std::lock_guard lock(mutex_);
-    if (shut_down_) return Error{*shut_down_};
-    const auto& hello = call.hello;
-    const auto same = std::find_if(waiting_.begin(), waiting_.end(), [&](const Call* other) {
-      return other->hello.boundary == hello.boundary && other->hello.from_peer == hello.from_peer;
-    });
-    if (same != waiting_.end()) {
-      const auto& other = (*same)->hello;
-      if (other.epoch > hello.epoch) {
-        return Error{
-            fmt::format("boundary {} is at epoch {} already, not {}", other.boundary, other.epoch, hello.epoch)};
-      }
-      drop(*same, fmt::format("a newer stream for boundary {} took its place", other.boundary));
-    }
-    waiting_.push_back(&call);
-    if (waiting_.size() > kMaxWaiting) {
-      drop(oldest_of_busiest(),
-           fmt::format("more than {} streams wait, and this is the oldest of its peer's", kMaxWaiting));
-    }
-    calls_.insert(&call);
-    return {};
-  }
-
-  // With the mutex held, as the next two.
-  void drop(Call* call, std::string reason) {
-    call->dropped = std::move(reason);
-    std::erase(waiting_, call);
-    changed_.notify_all();
-  }
-
-  Call* oldest_of_busiest() const {
-    const auto streams_of = [&](const Call* call) {
-      return std::count_if(waiting_.begin(), waiting_.end(),
-                           [&](const Call* other) { return other->hello.from_peer == call->hello.from_peer; });
-    };
-    return *std::max_element(waiting_.begin(), waiting_.end(),
-                             [&](const Call* a, const Call* b) { return streams_of(a) < streams_of(b); });
-  }
-
-  void serve(Call& call) {
-    std::unique_lock lock(mutex_);
-    call.answered = true;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return call.dropped || call.pump; });
-    if (const auto pump = call.pump) {
-      lock.unlock();
-      pump->wait_until_ended();
-      lock.lock();
-    }
-    calls_.erase(&call);
-    if (!call.dropped) return;
-    lock.unlock();
-    call.stream.Write(last_word(*call.dropped));
-    if (call.refused && on_refused_) on_refused_(one_line(*call.dropped));
-  }
-
-  // The one to take; drops those that are of no use any more.
-  Call* waiting_call(int64_t boundary, uint64_t epoch, const std::string& from_peer) {
-    Call* found = nullptr;
-    const auto all = waiting_;  // drop() changes it
-    for (auto* call : all) {
-      const auto& hello = call->hello;
-      if (hello.boundary != boundary || hello.epoch > epoch) continue;
-      if (hello.epoch < epoch || call->context.IsCancelled()) {
-        drop(call, fmt::format("boundary {} is at epoch {} now, not {}", boundary, epoch, hello.epoch));
-      } else if (!from_peer.empty() && hello.from_peer != from_peer) {
-        call->refused = true;
-        drop(call, fmt::format("boundary {} of epoch {} belongs to {}, not to {}", boundary, epoch, from_peer,
-                               hello.from_peer));
-      } else if (call->answered) {
-        found = call;
-      }
-    }
-    return found;
-  }
-
-  const LinkGate gate_;
-  const OnRefused on_refused_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::optional<std::string> shut_down_;  // the reason
-  std::vector<Call*> waiting_;            // in the order in which they came
-  std::set<Call*> calls_;                 // waiting, taken or about to leave
+  grpc::ServerContext& context_;
+  Stream& stream_;
+  const std::string peer_;
+  std::mutex mutex_;  // of the rest: the context is gone when it is finished
+  std::promise<void> ended_;
+  bool finished_ = false;
 };
 
-LinkService::LinkService(LinkGate gate, OnRefused on_refused)
-    : exchange_(std::make_unique<Exchange>(std::move(gate), std::move(on_refused))) {}
-LinkService::~LinkService() = default;
+LinkService::LinkService(LinkGate gate, OnRefused on_refused, Duration hello_time)
+    : gate_(std::move(gate)), on_refused_(std::move(on_refused)), hello_time_(hello_time) {}
 
-Result<std::unique_ptr<Link>> LinkService::wait_for(int64_t boundary, uint64_t epoch, const std::string& from_peer,
-                                                    const LinkLimits& limits, const std::stop_token& stop) {
-  return exchange_->wait_for(boundary, epoch, from_peer, limits, stop);
+grpc::Status LinkService::Exchange(grpc::ServerContext* context, Stream* stream) {
+  const auto caller = caller_of(*context);
+  Call call{*context, *stream, caller.names.empty() ? caller.address : caller.names.front()};
+  {
+    const std::lock_guard lock(mutex_);
+    if (shut_down_) return {grpc::StatusCode::UNAVAILABLE, *shut_down_};
+    calls_.push_back(&call);
+    drop_if_too_many();
+  }
+  const auto opened = open(call, caller);
+  if (opened.ok()) serve(call);
+  const std::lock_guard lock(mutex_);
+  std::erase(calls_, &call);
+  return opened;
 }
 
-void LinkService::shutdown(const std::string& reason) { exchange_->shutdown(reason); }
+// Reads the hello, asks the gate and answers.
+grpc::Status LinkService::open(Call& call, const Caller& caller) {
+  wire::Frame frame;
+  CallTimeout watch([&] { call.context.TryCancel(); }, hello_time_);
+  const bool heard = call.stream.Read(&frame);
+  if (watch.expired()) {
+    return {grpc::StatusCode::DEADLINE_EXCEEDED, "no hello within " + format_duration(hello_time_)};
+  }
+  if (!heard || !frame.has_hello()) {
+    return {grpc::StatusCode::INVALID_ARGUMENT, "the stream's first frame is not a hello"};
+  }
+  if (const auto allowed = gate_(frame.hello(), caller); !allowed) {
+    return {grpc::StatusCode::PERMISSION_DENIED, allowed.error().message};
+  }
+  if (const auto placed = take_place(call, frame.hello()); !placed) {
+    return {grpc::StatusCode::FAILED_PRECONDITION, placed.error().message};
+  }
+  frame.mutable_accepted();
+  call.stream.Write(frame);
+  return grpc::Status::OK;
+}
 
-grpc::Service& LinkService::grpc_service() { return *exchange_; }
+// From here on the call has its place, so that streams replace each other in the order in which they are let in.
+Status LinkService::take_place(Call& call, const wire::Hello& hello) {
+  const std::lock_guard lock(mutex_);
+  if (call.dropped) return Error{*call.dropped};
+  const auto same = std::find_if(calls_.begin(), calls_.end(), [&](const Call* other) {
+    return other->hello && other->hello->boundary() == hello.boundary() && other->hello->peer() == hello.peer();
+  });
+  if (same != calls_.end()) {
+    const auto& other = *(*same)->hello;
+    if (other.epoch() > hello.epoch()) {
+      return Error{
+          fmt::format("boundary {} is at epoch {} already, not {}", other.boundary(), other.epoch(), hello.epoch())};
+    }
+    drop(**same, fmt::format("a newer stream for boundary {} took its place", other.boundary()));
+  }
+  call.hello = hello;
+  call.peer = hello.peer();
+  return {};
+}
+
+// Until the stream is dropped, or taken and over.
+void LinkService::serve(Call& call) {
+  auto ended = call.ended.get_future();
+  std::unique_lock lock(mutex_);
+  call.answered = true;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return call.dropped || call.taken; });
+  lock.unlock();
+  if (call.taken) return ended.wait();
+  call.stream.Write(last_word_frame(*call.dropped));
+  if (call.refused && on_refused_) on_refused_(one_line(*call.dropped));
+}
+
+void LinkService::drop(Call& call, std::string reason) {
+  call.dropped = std::move(reason);
+  if (!call.hello) call.context.TryCancel();  // it may be waiting for one
+  std::erase(calls_, &call);
+  changed_.notify_all();
+}
+
+void LinkService::drop_if_too_many() {
+  if (calls_.size() <= kMaxWaiting) return;
+  const auto streams_of = [&](const Call* call) {
+    return std::count_if(calls_.begin(), calls_.end(), [&](const Call* other) { return other->peer == call->peer; });
+  };
+  auto* oldest_of_busiest = *std::max_element(
+      calls_.begin(), calls_.end(), [&](const Call* a, const Call* b) { return streams_of(a) < streams_of(b); });
+  drop(*oldest_of_busiest, fmt::format("more than {} streams wait, and this is the oldest of its peer's", kMaxWaiting));
+}
+
+Result<std::unique_ptr<Link>> LinkService::wait_for(int64_t boundary, uint64_t epoch, const std::string& from_peer,
+                                                    const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  Call* call = nullptr;
+  changed_.wait(lock, stop, [&] { return shut_down_ || (call = waiting_call(boundary, epoch, from_peer)) != nullptr; });
+  if (shut_down_) return Error{*shut_down_};
+  if (call == nullptr) return Error{fmt::format("no longer waiting for the link of boundary {}", boundary)};
+  std::erase(calls_, call);
+  std::unique_ptr<Link> link = std::make_unique<AcceptedLink>(*call);
+  call->taken = true;
+  changed_.notify_all();
+  return link;
+}
+
+LinkService::Call* LinkService::waiting_call(int64_t boundary, uint64_t epoch, const std::string& from_peer) {
+  Call* found = nullptr;
+  const auto all = calls_;  // drop() changes it
+  for (auto* call : all) {
+    if (!call->hello || call->hello->boundary() != boundary || call->hello->epoch() > epoch) continue;
+    const auto& hello = *call->hello;
+    if (hello.epoch() < epoch || call->context.IsCancelled()) {
+      drop(*call, fmt::format("boundary {} is at epoch {} now, not {}", boundary, epoch, hello.epoch()));
+    } else if (!from_peer.empty() && hello.peer() != from_peer) {
+      call->refused = true;
+      drop(*call,
+           fmt::format("boundary {} of epoch {} belongs to {}, not to {}", boundary, epoch, from_peer, hello.peer()));
+    } else if (call->answered) {
+      found = call;
+    }
+  }
+  return found;
+}
+
+void LinkService::shutdown(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (shut_down_) return;
+  shut_down_ = reason;
+  const auto all = calls_;
+  for (auto* call : all) drop(*call, reason);
+  changed_.notify_all();
+}
+
+grpc::Status LinkService::Echo(grpc::ServerContext*, const wire::EchoRequest* request, wire::EchoReply* reply) {
+  if (const size_t most = std::max<size_t>(request->answer_bytes(), request->payload().size()); most > kMaxEchoBytes) {
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            fmt::format("an echo of {} bytes, the most is {}", most, kMaxEchoBytes)};
+  }
+  reply->mutable_payload()->resize(request->answer_bytes());
+  return grpc::Status::OK;
+}
 
 LinkServer::LinkServer(LinkGate gate, OnRefused on_refused) : service_(std::move(gate), std::move(on_refused)) {}
 
 LinkServer::~LinkServer() { shutdown("the other end's server is gone"); }
 
 Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::vector<std::string>& listen_addresses,
-                                                      size_t max_message_bytes, LinkGate gate,
+                                                      size_t max_payload_bytes, LinkGate gate,
                                                       std::shared_ptr<grpc::ServerCredentials> credentials,
                                                       OnRefused on_refused) {
   TP_CHECK(!listen_addresses.empty(), "a server that listens nowhere");
@@ -262,10 +240,10 @@ Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::vector<std::str
   for (size_t i = 0; i < listen_addresses.size(); ++i) {
     builder.AddListeningPort(listen_addresses[i], credentials, &self->ports_[i]);
   }
-  builder.RegisterService(&self->service_.grpc_service());
-  // One limit for both methods; a link that takes less says so itself.
-  builder.SetMaxReceiveMessageSize(max_buffer_bytes(std::max(max_message_bytes, kMaxEchoBytes + kEchoHeaderBytes)));
-  builder.SetResourceQuota(grpc::ResourceQuota("links").Resize(max_held_bytes(max_message_bytes)));
+  builder.RegisterService(&self->service_);
+  builder.SetMaxReceiveMessageSize(max_frame_bytes(std::max(max_payload_bytes, kMaxEchoBytes)));
+  builder.SetResourceQuota(grpc::ResourceQuota("links").Resize(max_held_bytes(max_payload_bytes)));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers could share a port and not know
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);

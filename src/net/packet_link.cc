@@ -1,21 +1,23 @@
 #include "net/packet_link.h"
 
 #include <algorithm>
-#include <limits>
+#include <chrono>
 #include <utility>
+
+#include "base/line.h"
 
 namespace thinpipe {
 namespace {
 
 // Above what any config allows; keeps most_held() from overflowing.
 constexpr int64_t kMostMicrobatches = int64_t{1} << 32;
+constexpr auto kLeaveTime = std::chrono::milliseconds(500);
 
+// Two steps, each with its forward and backward packets and its end, and what may be held of evaluations.
 size_t most_held(const PacketRules& rules) {
-  TP_CHECK(rules.microbatches >= 0 && rules.microbatches <= kMostMicrobatches && rules.eval_microbatches >= 0 &&
-               rules.eval_microbatches <= kMostMicrobatches,
-           "{} microbatches in a step and {} in an evaluation", rules.microbatches, rules.eval_microbatches);
-  // Two steps, each with its forward and backward packets, its end, and an evaluation before it.
-  return 2 * static_cast<size_t>(2 * rules.microbatches + 1 + rules.eval_microbatches);
+  TP_CHECK(rules.microbatches >= 0 && rules.microbatches <= kMostMicrobatches, "{} microbatches in a step",
+           rules.microbatches);
+  return 2 * static_cast<size_t>(2 * rules.microbatches + 1) + PacketLink::kEvaluationAhead;
 }
 
 // "boundary 2", "boundary 2 (alice)"
@@ -29,15 +31,29 @@ PacketTag first_of(uint64_t epoch, int64_t step) { return {epoch, step, 0, Packe
 
 }  // namespace
 
-PacketLink::PacketLink(std::unique_ptr<Link> link, PacketRules rules, uint64_t epoch)
-    : link_(std::move(link)), rules_(std::move(rules)), most_held_(most_held(rules_)), epoch_(epoch) {
-  receiver_ = std::thread([this] { receive_until_closed(); });
+PacketLink::PacketLink(std::unique_ptr<Link> link, PacketRules rules, uint64_t epoch, const LinkShape& shape,
+                       uint64_t seed)
+    : link_(std::move(link)),
+      rules_(std::move(rules)),
+      most_held_(most_held(rules_)),
+      most_outgoing_(static_cast<size_t>(rules_.microbatches) + 1),
+      epoch_(epoch),
+      line_(shape, seed) {
+  sender_ = std::thread([this] { run_sender(); });
+  receiver_ = std::thread([this] { run_receiver(); });
 }
 
 PacketLink::~PacketLink() {
   close(fmt::format("boundary {}: the stage at the other end has left", rules_.boundary));
+  {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, kLeaveTime, [&] { return ended_; })) link_->cancel();
+  }
+  sender_.join();
   receiver_.join();
 }
+
+// ---- the compute thread ----
 
 void PacketLink::enter(uint64_t epoch, int64_t step) {
   std::unique_lock lock(mutex_);
@@ -52,7 +68,7 @@ void PacketLink::enter(uint64_t epoch, int64_t step) {
   received_.erase(received_.begin(), received_.lower_bound(first_of(epoch, step)));
   if (interrupt_ && epoch >= interrupt_->epoch) interrupt_.reset();
   const auto ahead = step_too_far_ahead();
-  has_room_.notify_all();
+  changed_.notify_all();
   lock.unlock();
   if (ahead) {
     fail(fmt::format("a packet of epoch {}, step {} had come before step {}; at most the next step's may", epoch,
@@ -78,37 +94,20 @@ std::optional<int64_t> PacketLink::step_too_far_ahead() const {
   return std::nullopt;
 }
 
-Status PacketLink::send(const PacketTag& tag, std::vector<std::byte> payload, int64_t rows, int64_t cols,
-                        int64_t basis_version) {
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+Status PacketLink::send(const PacketTag& tag, std::span<const std::byte> payload, int64_t basis_version) {
   TP_CHECK(tag_problem(tag, rules_).empty(), "sending a packet with {}", tag_problem(tag, rules_));
-  TP_CHECK(payload.size() <= rules_.max_payload_bytes, "sending {} with {} payload bytes, at most {}", to_string(tag),
-           payload.size(), rules_.max_payload_bytes);
-  TP_CHECK(rows >= 0 && rows <= kMost && cols >= 0 && cols <= kMost, "sending {} of {} x {}", to_string(tag), rows,
-           cols);
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto interrupted = interruption(tag.epoch)) return *std::move(interrupted);
-    if (failure_) return Error{*failure_};
-  }
-  const PacketHeader header{.run = rules_.run,
-                            .tag = tag,
-                            .boundary = rules_.boundary,
-                            .boundary_kind = rules_.boundary_kind,
-                            .pack = rules_.pack,
-                            .rows = static_cast<uint32_t>(rows),
-                            .cols = static_cast<uint32_t>(cols),
-                            .basis_version = basis_version};
-  const size_t payload_bytes = payload.size();
-  auto sent = link_->send(encode_packet(header, std::move(payload)));
-  if (sent.ok()) {
-    const std::lock_guard lock(mutex_);
-    meter_.payload_bytes_sent += payload_bytes;
-  }
-  return sent;
+  auto frame = packet_frame(tag, payload, basis_version);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return interruption(tag.epoch) || failure_ || outbox_.size() < most_outgoing_; });
+  if (auto interrupted = interruption(tag.epoch)) return *std::move(interrupted);
+  if (failure_) return Error{*failure_};
+  const auto due = line_.arrival(std::chrono::steady_clock::now(), frame.ByteSizeLong());
+  outbox_.push_back({due, std::move(frame)});
+  changed_.notify_all();
+  return {};
 }
 
-Result<std::vector<std::byte>> PacketLink::receive(const PacketTag& tag, int64_t basis_version) {
+Result<std::string> PacketLink::receive(const PacketTag& tag, int64_t basis_version) {
   std::unique_lock lock(mutex_);
   if (auto interrupted = interruption(tag.epoch)) return *std::move(interrupted);
   // What cannot come would be waited for until the run ends.
@@ -121,16 +120,28 @@ Result<std::vector<std::byte>> PacketLink::receive(const PacketTag& tag, int64_t
   auto node = held_.extract(tag);
   if (node.empty()) return Error{*failure_};
   received_.insert(tag);
-  has_room_.notify_all();
+  changed_.notify_all();
   lock.unlock();
 
-  auto& [header, payload] = node.mapped();
-  if (header.basis_version != basis_version) {
+  auto& packet = node.mapped();
+  if (packet.basis_version() != basis_version) {
     return Error{fmt::format("{}: {} is of basis version {}; this stage is at version {}", place_of(rules_),
-                             to_string(tag), header.basis_version, basis_version)};
+                             to_string(tag), packet.basis_version(), basis_version)};
   }
-  return std::move(payload);
+  return std::move(*packet.mutable_payload());
 }
+
+// ---- any thread ----
+
+void PacketLink::close(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return;
+  failure_ = reason;
+  owes_last_word_ = true;
+  changed_.notify_all();
+}
+
+void PacketLink::fail(const std::string& reason) { close(fmt::format("{}: {}", place_of(rules_), reason)); }
 
 void PacketLink::interrupt(uint64_t epoch, const std::string& reason) {
   const std::lock_guard lock(mutex_);
@@ -149,35 +160,82 @@ PacketMeter PacketLink::meter() const {
   return meter_;
 }
 
-bool PacketLink::wait_for_room() {
+Error PacketLink::refusal(const Error& why) const {
+  return {fmt::format("{}: refused a packet: {}", place_of(rules_), why.message)};
+}
+
+// ---- the sender ----
+
+void PacketLink::run_sender() {
+  while (auto frame = next_outgoing()) {
+    if (link_->write(std::move(*frame))) continue;
+    // The receiver learns why. It must not wait for room now: nobody would end that wait.
+    const std::lock_guard lock(mutex_);
+    write_failed_ = true;
+    changed_.notify_all();
+    break;
+  }
+  link_->end_writing();
+  end_direction();
+}
+
+std::optional<wire::Frame> PacketLink::next_outgoing() {
+  std::unique_lock lock(mutex_);
+  const auto over = [&] { return failure_ || read_ended_; };
+  changed_.wait(lock, [&] { return over() || !outbox_.empty(); });
+  if (!over()) changed_.wait_until(lock, outbox_.front().due, over);
+  if (over() && !owes_last_word_) return std::nullopt;
+  if (outbox_.empty()) {
+    owes_last_word_ = false;
+    return last_word_frame(*failure_);
+  }
+  auto frame = std::move(outbox_.front().frame);
+  outbox_.pop_front();
+  changed_.notify_all();
+  return frame;
+}
+
+// ---- the receiver ----
+
+// Until nothing more comes, also on a link that has failed: the other end may be waiting for room to say its last word.
+void PacketLink::run_receiver() {
+  wire::Frame frame;
+  for (wait_for_room(); link_->read(frame); wait_for_room()) take(std::move(frame));
+  {
+    const std::lock_guard lock(mutex_);
+    read_ended_ = true;
+    changed_.notify_all();
+  }
+  end_direction();
+}
+
+void PacketLink::wait_for_room() {
   std::unique_lock lock(mutex_);
   const auto full = [](const Held& held) {
     return std::count_if(held.begin(), held.end(), [](const auto& one) {
              return one.first.kind == PacketKind::kEvalForward;
            }) >= static_cast<ptrdiff_t>(kEvaluationAhead);
   };
-  has_room_.wait(lock, [&] { return failure_ || !(full(held_) || full(held_next_)); });
-  return !failure_;
+  changed_.wait(lock, [&] { return failure_ || write_failed_ || !(full(held_) || full(held_next_)); });
 }
 
-void PacketLink::receive_until_closed() {
-  while (wait_for_room()) {
-    auto message = link_->receive();
-    if (!message) {
-      const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = message.error().message;
+void PacketLink::take(wire::Frame frame) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    if (frame.has_last_word()) {
+      failure_ = one_line(frame.last_word());
       changed_.notify_all();
       return;
     }
-    auto packet = parse_packet(std::move(message.value()), rules_);
-    const auto accepted = packet ? accept(std::move(packet.value())) : Status(packet.error());
-    if (!accepted) return fail("refused " + accepted.error().message);
   }
+  const auto tag = packet_tag(frame, rules_);
+  const auto accepted = tag ? accept(tag.value(), std::move(*frame.mutable_packet())) : Status(tag.error());
+  if (!accepted) fail("refused " + accepted.error().message);
 }
 
-Status PacketLink::accept(Packet packet) {
+Status PacketLink::accept(const PacketTag& tag, wire::Packet packet) {
   const std::lock_guard lock(mutex_);
-  const PacketTag tag = packet.header.tag;
   if (tag.epoch < epoch_ || (tag.epoch == epoch_ && step_ && tag.step < *step_)) {
     ++meter_.dropped_old;
     return {};
@@ -203,16 +261,17 @@ Status PacketLink::accept(Packet packet) {
   return {};
 }
 
-void PacketLink::fail(const std::string& reason) { close(fmt::format("{}: {}", place_of(rules_), reason)); }
-
-void PacketLink::close(const std::string& reason) {
+// The last of the two threads finishes the link, and learns from it why it is over if no end has said so.
+void PacketLink::end_direction() {
   {
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = reason;
-    changed_.notify_all();
-    has_room_.notify_all();
+    if (--directions_ > 0) return;
   }
-  link_->close(reason);  // without the mutex: it may take a transport's time
+  const auto said = link_->finish();
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = said;
+  ended_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace thinpipe

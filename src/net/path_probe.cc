@@ -3,8 +3,6 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/impl/client_unary_call.h>
-#include <grpcpp/impl/rpc_method.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
@@ -12,10 +10,10 @@
 #include <chrono>
 #include <limits>
 
+#include "base/line.h"
 #include "base/units.h"
-#include "net/echo.h"
 #include "net/grpc_link.h"
-#include "net/stream_link.h"
+#include "proto/frame.grpc.pb.h"
 
 namespace thinpipe {
 namespace {
@@ -28,9 +26,9 @@ constexpr size_t kFirstTransferBytes = size_t{4} << 10;  // 4 + 8 + 16 + 32 KiB
 constexpr size_t kBytesPerPart = size_t{64} << 10;
 constexpr double kShortestTransfer_s = 1e-4;
 
-grpc::ChannelArguments arguments(const std::string& expected_name) {
+grpc::ChannelArguments probe_arguments(const std::string& expected_name) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxEchoBytes));
+  arguments.SetMaxReceiveMessageSize(max_frame_bytes(kMaxEchoBytes));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
@@ -40,12 +38,11 @@ grpc::ChannelArguments arguments(const std::string& expected_name) {
 
 class Prober {
  public:
-  Prober(const std::string& address, std::shared_ptr<grpc::Channel> channel, Duration timeout)
+  Prober(const std::string& address, const std::shared_ptr<grpc::Channel>& channel, Duration timeout)
       : address_(address),
         timeout_(timeout),
         deadline_(std::chrono::system_clock::now() + timeout),
-        channel_(std::move(channel)),
-        method_(kEchoMethod, grpc::internal::RpcMethod::NORMAL_RPC, channel_) {}
+        stub_(wire::Links::NewStub(channel)) {}
 
   Result<PathFacts> measure() {
     // Connects. The time of that is not the path's.
@@ -67,17 +64,20 @@ class Prober {
   Result<double> echo(size_t payload_bytes, uint32_t answer_bytes) {
     grpc::ClientContext context;
     context.set_deadline(deadline_);
-    const auto request = echo_request(payload_bytes, answer_bytes);
-    grpc::ByteBuffer answer;
+    wire::EchoRequest request;
+    request.set_answer_bytes(answer_bytes);
+    request.mutable_payload()->resize(payload_bytes);
+    wire::EchoReply answer;
     const auto start = SteadyClock::now();
-    const auto status = grpc::internal::BlockingUnaryCall(channel_.get(), method_, &context, request, &answer);
+    const auto status = stub_->Echo(&context, request, &answer);
     const double took = seconds(SteadyClock::now() - start);
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return Error{fmt::format("{}: not measured within {}", address_, format_duration(timeout_))};
     }
     if (!status.ok()) return Error{fmt::format("{}: {}", address_, one_line(status.error_message()))};
-    if (answer.Length() != answer_bytes) {
-      return Error{fmt::format("{}: an echo of {} bytes, asked for {}", address_, answer.Length(), answer_bytes)};
+    if (answer.payload().size() != answer_bytes) {
+      return Error{
+          fmt::format("{}: an echo of {} bytes, asked for {}", address_, answer.payload().size(), answer_bytes)};
     }
     return took;
   }
@@ -101,8 +101,7 @@ class Prober {
   const std::string address_;
   const Duration timeout_;
   const std::chrono::system_clock::time_point deadline_;
-  std::shared_ptr<grpc::Channel> channel_;
-  const grpc::internal::RpcMethod method_;
+  const std::unique_ptr<wire::Links::Stub> stub_;
 };
 
 }  // namespace
@@ -111,11 +110,12 @@ Result<PathFacts> probe_path(const std::string& address, std::shared_ptr<grpc::C
                              const std::string& expected_name, Duration timeout) {
   prepare_grpc();
   if (!credentials) credentials = grpc::InsecureChannelCredentials();
-  return probe_path(address, grpc::CreateCustomChannel(address, credentials, arguments(expected_name)), timeout);
+  return probe_path(address, grpc::CreateCustomChannel(address, credentials, probe_arguments(expected_name)), timeout);
 }
 
-Result<PathFacts> probe_path(const std::string& address, std::shared_ptr<grpc::Channel> channel, Duration timeout) {
-  return Prober(address, std::move(channel), timeout).measure();
+Result<PathFacts> probe_path(const std::string& address, const std::shared_ptr<grpc::Channel>& channel,
+                             Duration timeout) {
+  return Prober(address, channel, timeout).measure();
 }
 
 }  // namespace thinpipe

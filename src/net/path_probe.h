@@ -31,8 +31,10 @@ struct PathFacts {
 // A Tunnel's local_address() does as well, but it is used up then: a tunnel takes one connection.
 Result<PathFacts> probe_path(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials,
                              const std::string& expected_name, Duration timeout);
-// The same on a connection that is there already; it must take messages of kProbeMessageBytes.
-Result<PathFacts> probe_path(const std::string& address, std::shared_ptr<grpc::Channel> channel, Duration timeout);
-inline constexpr size_t kProbeMessageBytes = size_t{64} << 10;
+// The same on a connection that is there already; it must take payloads of kMaxEchoBytes.
+Result<PathFacts> probe_path(const std::string& address, const std::shared_ptr<grpc::Channel>& channel,
+                             Duration timeout);
+// Of an echo, there and back.
+inline constexpr size_t kMaxEchoBytes = size_t{64} << 10;
 
 }  // namespace thinpipe

@@ -1,81 +1,61 @@
 #include "net/tunnel_service.h"
 
 #include <grpcpp/alarm.h>
-#include <grpcpp/impl/codegen/server_callback_handlers.h>
-#include <grpcpp/impl/rpc_service_method.h>
-#include <grpcpp/impl/service_type.h>
-#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
+#include <vector>
 
+#include "base/line.h"
 #include "base/units.h"
-#include "net/stream_link.h"
-#include "net/tls.h"
 
 namespace thinpipe {
 namespace {
 
-constexpr auto kLeaveTime = std::chrono::milliseconds(500);
+constexpr auto kEndLeaveTime = std::chrono::milliseconds(500);
 
-Result<TunnelHello> read_tunnel_hello(const grpc::ServerContextBase& context) {
-  TunnelHello hello;
-  hello.run = TRY(metadata_text(context, kRunKey));
-  hello.boundary = TRY(metadata_number<int64_t>(context, kBoundaryKey));
-  hello.epoch = TRY(metadata_number<uint64_t>(context, kEpochKey));
-  const auto dials = TRY(metadata_text(context, kDialsKey));
-  if (dials != "0" && dials != "1") return Error{fmt::format("{} is '{}', neither 0 nor 1", kDialsKey, dials)};
-  hello.dials = dials == "1";
-  return hello;
+bool same_tunnel(const wire::Hello& a, const wire::Hello& b) {
+  return a.run() == b.run() && a.boundary() == b.boundary() && a.epoch() == b.epoch();
 }
 
-bool same_tunnel(const TunnelHello& a, const TunnelHello& b) {
-  return a.run == b.run && a.boundary == b.boundary && a.epoch == b.epoch;
+const char* side_of(bool dials) { return dials ? "dialling" : "accepting"; }
+
+std::string name_of(const wire::Hello& hello, bool dials) {
+  return fmt::format("the {} end of the tunnel of boundary {}, epoch {}", side_of(dials), hello.boundary(),
+                     hello.epoch());
 }
 
-std::string name_of(const TunnelHello& hello) {
-  return fmt::format("the {} end of the tunnel of boundary {}, epoch {}", hello.dials ? "dialling" : "accepting",
-                     hello.boundary, hello.epoch);
-}
-
-class End;
+}  // namespace
 
 // What the ends share. Everything about an end happens with the mutex held: none of it waits.
-struct Shared {
+struct TunnelService::Shared {
   const TunnelGate gate;
   const Duration partner_timeout;
+  const Duration hello_time;
   std::mutex mutex;
-  std::optional<std::string> shut_down;  // the reason
-  std::set<std::shared_ptr<End>> ends;   // whose calls have not ended
+  std::optional<std::string> shut_down;    // the reason
+  std::vector<std::shared_ptr<End>> ends;  // whose calls have not ended, in the order in which they came
 };
 
 // One call. gRPC calls the On... functions; it owns nothing, so the end keeps itself alive (in Shared) until OnDone.
-class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                  public std::enable_shared_from_this<End> {
+class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wire::Frame>,
+                                 public std::enable_shared_from_this<End> {
  public:
-  // Shared for the alarms, which may come when all else has gone.
   End(std::shared_ptr<Shared> shared, grpc::CallbackServerContext& context)
       : shared_(std::move(shared)), context_(context) {}
 
-  const TunnelHello& hello() const { return hello_; }
-  bool waits() const { return !joined_ && !ended_; }
-  bool ended() const { return ended_.has_value(); }
-
   // What the handler does.
   void begin() {
-    const auto hello = read_tunnel_hello(context_);
-    const auto allowed = hello ? shared_->gate(hello.value(), caller_of(context_)) : Status{};
     const std::lock_guard lock(shared_->mutex);
-    shared_->ends.insert(shared_from_this());
-    if (!hello) return end({grpc::StatusCode::INVALID_ARGUMENT, hello.error().message});
-    if (!allowed) return end({grpc::StatusCode::PERMISSION_DENIED, one_line(allowed.error().message)});
+    shared_->ends.push_back(shared_from_this());
     if (shared_->shut_down) return end({grpc::StatusCode::UNAVAILABLE, *shared_->shut_down});
-    hello_ = hello.value();
-    take_place();
+    end_oldest_if_too_many_open();
+    alarm_after(shared_->hello_time, [](End& self) { self.hello_did_not_come(); });
+    StartRead(&frame_);
   }
 
   // With the mutex held: this end and its partner.
@@ -83,32 +63,35 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
     if (partner_) partner_->end({grpc::StatusCode::ABORTED, reason});
     end({grpc::StatusCode::ABORTED, reason});
   }
+  bool is_before(uint64_t epoch) const { return hello_ && hello_->epoch() < epoch; }
 
   void OnReadDone(bool ok) override {
+    // The first frame is for the gate, which has locks of its own; nobody else reads or writes it.
+    const bool first = !hello_;
+    const bool is_hello = ok && frame_.has_hello();
+    const auto allowed = first && is_hello ? shared_->gate(frame_.hello(), caller_of(context_)) : Status{};
     const std::lock_guard lock(shared_->mutex);
     if (ended_) return;
-    if (!ok) return end_both(name_of(hello_) + " is gone");
-    const size_t bytes = buffer_.Length();
-    if (bytes > kMaxTunnelBufferBytes) {
-      return end_both(
-          fmt::format("{} sent a buffer of {} bytes, the most is {}", name_of(hello_), bytes, kMaxTunnelBufferBytes));
-    }
-    partner_->writing_ = true;
-    partner_->StartWrite(&buffer_);
+    if (!first) return pass_on(ok);
+    if (!is_hello) return end({grpc::StatusCode::INVALID_ARGUMENT, "the call's first frame is not a hello"});
+    if (!allowed) return end({grpc::StatusCode::PERMISSION_DENIED, one_line(allowed.error().message)});
+    hello_ = std::move(*frame_.mutable_hello());
+    take_place();
   }
 
-  // What has been written is the partner's buffer.
+  // What has been written is this end's greeting, or the partner's frame.
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(shared_->mutex);
     writing_ = false;
     if (ended_) return Finish(*ended_);
-    if (!ok) return end_both(name_of(hello_) + " is gone");
+    if (!ok) return end_both(name() + " is gone");
+    if (!std::exchange(greeted_, true)) return partner_->StartRead(&partner_->frame_);
     partner_->was_passed_on();
   }
 
   void OnCancel() override {
     const std::lock_guard lock(shared_->mutex);
-    if (!ended_) end_both(name_of(hello_) + " is gone");
+    if (!ended_) end_both(name() + " is gone");
   }
 
   void OnDone() override {
@@ -118,29 +101,44 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
     const std::lock_guard lock(shared_->mutex);
     alarm_.reset();
     partner.swap(partner_);
-    shared_->ends.erase(self);
+    std::erase(shared_->ends, self);
   }
 
  private:
   // With the mutex held, all below.
+  bool opens() const { return !hello_ && !ended_; }
+  bool waits() const { return hello_ && !partner_ && !ended_; }
+  std::string name() const { return hello_ ? name_of(*hello_, hello_->dials()) : "an end of a tunnel"; }
+
+  void end_oldest_if_too_many_open() {
+    const auto opens = [](const auto& end) { return end->opens(); };
+    if (std::count_if(shared_->ends.begin(), shared_->ends.end(), opens) <= static_cast<ptrdiff_t>(kMaxOpening)) return;
+    const auto oldest = *std::find_if(shared_->ends.begin(), shared_->ends.end(), opens);
+    oldest->end({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls have not said yet whose they are"});
+  }
+
+  void hello_did_not_come() {
+    if (opens()) end({grpc::StatusCode::DEADLINE_EXCEEDED, "no hello within " + format_duration(shared_->hello_time)});
+  }
+
   void take_place() {
     size_t waiting = 0;
     std::shared_ptr<End> partner;
-    const auto ends = shared_->ends;
+    const auto ends = shared_->ends;  // ending changes it
     for (const auto& other : ends) {
-      if (other.get() == this || other->ended()) continue;
-      if (!same_tunnel(other->hello(), hello_)) {
+      if (other.get() == this || !other->hello_ || other->ended_) continue;
+      if (!same_tunnel(*other->hello_, *hello_)) {
         waiting += other->waits() ? 1 : 0;
-      } else if (other->hello().dials == hello_.dials) {
+      } else if (other->hello_->dials() == hello_->dials()) {
         other->end_both(fmt::format("a newer {} end of the tunnel of boundary {} took its place",
-                                    hello_.dials ? "dialling" : "accepting", hello_.boundary));
+                                    side_of(hello_->dials()), hello_->boundary()));
       } else if (other->waits()) {
         partner = other;
       }
     }
     if (partner) {
       join(partner);
-    } else if (waiting >= TunnelService::kMaxWaiting) {
+    } else if (waiting >= kMaxWaiting) {
       end({grpc::StatusCode::RESOURCE_EXHAUSTED, fmt::format("{} ends of tunnels wait already", waiting)});
     } else {
       alarm_after(shared_->partner_timeout, [](End& self) { self.partner_did_not_come(); });
@@ -149,28 +147,39 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
 
   void partner_did_not_come() {
     if (!waits()) return;
-    auto other = hello_;
-    other.dials = !other.dials;
     end({grpc::StatusCode::DEADLINE_EXCEEDED,
-         fmt::format("{} did not come within {}", name_of(other), format_duration(shared_->partner_timeout))});
+         fmt::format("{} did not come within {}", name_of(*hello_, !hello_->dials()),
+                     format_duration(shared_->partner_timeout))});
   }
 
   void join(const std::shared_ptr<End>& partner) {
     partner_ = partner;
     partner->partner_ = shared_from_this();
     for (auto* end : {this, partner.get()}) {
-      end->joined_ = true;
       end->alarm_.reset();
-      end->context_.AddInitialMetadata(kJoinedKey, "1");
-      end->StartSendInitialMetadata();
-      end->StartRead(&end->buffer_);
+      end->greeting_.mutable_accepted();
+      end->write(end->greeting_);
     }
   }
 
+  void write(const wire::Frame& frame) {
+    writing_ = true;
+    StartWrite(&frame);
+  }
+
+  // What this end has sent.
+  void pass_on(bool ok) {
+    if (!ok) return end_both(name() + " is gone");
+    if (frame_.what_case() != wire::Frame::kTunnelled) return end_both(name() + " sent a frame of another kind");
+    const size_t bytes = frame_.tunnelled().size();
+    if (bytes > kMaxTunnelBytes) {
+      return end_both(fmt::format("{} sent a piece of {} bytes, the most is {}", name(), bytes, kMaxTunnelBytes));
+    }
+    partner_->write(frame_);
+  }
+
   void was_passed_on() {
-    const bool was_last = buffer_.Length() == 0;
-    buffer_.Clear();
-    if (!was_last) return StartRead(&buffer_);
+    if (!frame_.tunnelled().empty()) return StartRead(&frame_);
     said_all_ = true;
     if (!partner_->said_all_) return;
     end(grpc::Status::OK);
@@ -182,7 +191,7 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
     ended_ = status;
     if (!writing_) return Finish(status);
     // The status can go only behind what is being written, which an end that takes nothing would hold up for ever.
-    alarm_after(kLeaveTime, [](End& self) { self.context_.TryCancel(); });
+    alarm_after(kEndLeaveTime, [](End& self) { self.context_.TryCancel(); });
   }
 
   void alarm_after(Duration time, void (*what)(End&)) {
@@ -197,57 +206,41 @@ class End final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
 
   const std::shared_ptr<Shared> shared_;
   grpc::CallbackServerContext& context_;
-  TunnelHello hello_;
-  grpc::ByteBuffer buffer_;       // read here, written by the partner
-  std::shared_ptr<End> partner_;  // shared until OnDone: gRPC may be writing its buffer
-  bool joined_ = false;
-  bool writing_ = false;   // the partner's buffer
+  std::optional<wire::Hello> hello_;  // set once
+  wire::Frame greeting_;
+  wire::Frame frame_;             // read here, written by the partner
+  std::shared_ptr<End> partner_;  // shared until OnDone: gRPC may be writing its frame
+  bool writing_ = false;          // the greeting, or the partner's frame
+  bool greeted_ = false;
   bool said_all_ = false;  // and that has been passed on
   std::optional<grpc::Status> ended_;
   std::unique_ptr<grpc::Alarm> alarm_;
 };
 
-}  // namespace
-
-class TunnelService::Relay final : public grpc::Service {
- public:
-  Relay(TunnelGate gate, Duration partner_timeout)
-      : shared_(new Shared{.gate = std::move(gate), .partner_timeout = partner_timeout}) {
-    using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
-    AddMethod(new grpc::internal::RpcServiceMethod(kTunnelMethod, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodRawCallback(0, new Handler([this](grpc::CallbackServerContext* context) {
-                            const auto end = std::make_shared<End>(shared_, *context);
-                            end->begin();
-                            return end.get();
-                          }));
-  }
-
-  void drop(uint64_t before_epoch) {
-    const std::lock_guard lock(shared_->mutex);
-    const auto ends = shared_->ends;  // ending changes it
-    for (const auto& end : ends) {
-      if (end->hello().epoch < before_epoch) end->end_both(fmt::format("epoch {} has begun", before_epoch));
-    }
-  }
-
-  void shutdown(const std::string& reason) {
-    const std::lock_guard lock(shared_->mutex);
-    if (shared_->shut_down) return;
-    shared_->shut_down = one_line(reason);
-    const auto ends = shared_->ends;
-    for (const auto& end : ends) end->end_both(*shared_->shut_down);
-  }
-
- private:
-  const std::shared_ptr<Shared> shared_;
-};
-
-TunnelService::TunnelService(TunnelGate gate, Duration partner_timeout)
-    : relay_(std::make_unique<Relay>(std::move(gate), partner_timeout)) {}
+TunnelService::TunnelService(TunnelGate gate, Duration partner_timeout, Duration hello_time)
+    : shared_(new Shared{.gate = std::move(gate), .partner_timeout = partner_timeout, .hello_time = hello_time}) {}
 TunnelService::~TunnelService() = default;
 
-grpc::Service& TunnelService::grpc_service() { return *relay_; }
-void TunnelService::drop(uint64_t before_epoch) { relay_->drop(before_epoch); }
-void TunnelService::shutdown(const std::string& reason) { relay_->shutdown(reason); }
+grpc::ServerBidiReactor<wire::Frame, wire::Frame>* TunnelService::Join(grpc::CallbackServerContext* context) {
+  const auto end = std::make_shared<End>(shared_, *context);
+  end->begin();
+  return end.get();
+}
+
+void TunnelService::drop(uint64_t before_epoch) {
+  const std::lock_guard lock(shared_->mutex);
+  const auto ends = shared_->ends;  // ending changes it
+  for (const auto& end : ends) {
+    if (end->is_before(before_epoch)) end->end_both(fmt::format("epoch {} has begun", before_epoch));
+  }
+}
+
+void TunnelService::shutdown(const std::string& reason) {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->shut_down) return;
+  shared_->shut_down = one_line(reason);
+  const auto ends = shared_->ends;
+  for (const auto& end : ends) end->end_both(*shared_->shut_down);
+}
 
 }  // namespace thinpipe

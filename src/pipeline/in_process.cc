@@ -29,10 +29,9 @@ constexpr uint64_t kEpoch = 1;
 InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table)
     : config_(config) {
   const auto count = static_cast<size_t>(config.pipeline.stages);
-  const int64_t capacity = queue_capacity(config.train);
   for (size_t i = 0; i + 1 < count; ++i) {
-    auto [earlier, later] = make_memory_link(capacity, capacity);
-    const auto rules = packet_rules(config, vocab, static_cast<int64_t>(i), run_tag("in process"));
+    auto [earlier, later] = make_memory_link();
+    const auto rules = packet_rules(config, static_cast<int64_t>(i));
     down_.push_back(std::make_unique<PacketLink>(std::move(earlier), rules, kEpoch));
     up_.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch));
   }

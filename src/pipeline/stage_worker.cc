@@ -107,8 +107,10 @@ Status StageWorker::exchange_end_of_step() {
     auto* const from = (up ? after_ : before_).get();
     auto* const to = (up ? before_ : after_).get();
     if (from != nullptr && from->has_end_of_step(direction, step_)) {
-      const auto message = TRY(receive(up ? *next_ : *previous_, PacketKind::kEndOfStep, 0));
-      TRY(from->take_end_of_step(direction, message));
+      auto& link = up ? *next_ : *previous_;
+      const auto message = TRY(receive(link, PacketKind::kEndOfStep, 0));
+      const auto taken = from->take_end_of_step(direction, std::as_bytes(std::span(message)));
+      if (!taken) return link.refusal(taken.error());
     }
     if (to != nullptr && to->has_end_of_step(direction, step_))
       TRY(send(up ? *previous_ : *next_, PacketKind::kEndOfStep, 0, to->end_of_step(direction)));
@@ -196,24 +198,26 @@ Result<Activation> StageWorker::tokens(Result<TokenBatch> batch) const {
 
 Result<Activation> StageWorker::receive_activation(PacketKind kind, int64_t microbatch, int64_t sequences) {
   const auto message = TRY(receive(*previous_, kind, microbatch));
-  return before_->decode(message, sequences);
+  auto activation = before_->decode(std::as_bytes(std::span(message)), sequences);
+  if (!activation) return previous_->refusal(activation.error());
+  return activation;
 }
 
 Result<at::Tensor> StageWorker::receive_gradient(int64_t microbatch) {
   const auto message = TRY(receive(*next_, PacketKind::kBackward, microbatch));
-  return after_->decode_gradient(message, config_.train.microbatch);
+  auto gradient = after_->decode_gradient(std::as_bytes(std::span(message)), config_.train.microbatch);
+  if (!gradient) return next_->refusal(gradient.error());
+  return gradient;
 }
 
-Result<std::vector<std::byte>> StageWorker::receive(PacketLink& link, PacketKind kind, int64_t microbatch) {
+Result<std::string> StageWorker::receive(PacketLink& link, PacketKind kind, int64_t microbatch) {
   const Stopwatch waiting(times_.wait_s);
   return link.receive({epoch_, step_, microbatch, kind}, basis_version());
 }
 
-Status StageWorker::send(PacketLink& link, PacketKind kind, int64_t microbatch, std::vector<std::byte> payload) {
+Status StageWorker::send(PacketLink& link, PacketKind kind, int64_t microbatch, std::span<const std::byte> payload) {
   const size_t bytes = payload.size();
-  const int64_t rows = config_.train.microbatch * config_.train.seq_len;
-  TRY(link.send({epoch_, step_, microbatch, kind}, std::move(payload), rows, config_.model.boundary_width(),
-                basis_version()));
+  TRY(link.send({epoch_, step_, microbatch, kind}, payload, basis_version()));
   if (&link == next_) report_.set_forward_bytes(report_.forward_bytes() + bytes);
   if (&link == previous_) report_.set_backward_bytes(report_.backward_bytes() + bytes);
   return {};
@@ -281,17 +285,10 @@ StagePlace stage_place(const RunConfig& config, size_t number) {
   return {number, static_cast<size_t>(config.pipeline.stages), blocks_of_stage(config, static_cast<int64_t>(number))};
 }
 
-int64_t queue_capacity(const TrainConfig& train) { return train.microbatches + 1; }
-
-PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, RunTag run) {
+PacketRules packet_rules(const RunConfig& config, int64_t cut) {
   constexpr int64_t kMostEvaluationBatches = int64_t{1} << 20;
-  return {.run = run,
-          .boundary = cut,
-          .boundary_kind = static_cast<uint8_t>(boundary_kind_of(config)),
-          .pack = static_cast<uint8_t>(config.boundary.pack),
-          .max_payload_bytes = boundary_sizes(config, vocab).largest(),
-          .microbatches = config.train.microbatches,
-          .eval_microbatches = kMostEvaluationBatches};
+  return {
+      .boundary = cut, .microbatches = config.train.microbatches, .eval_microbatches = kMostEvaluationBatches};
 }
 
 }  // namespace thinpipe

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,7 @@ at::Device device_of(const TrainConfig& train);
 int threads_for(const RunConfig& config);
 
 // What may cross cut `cut` of the run, for the end of its link.
-PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut, RunTag run);
-
-// Messages that a link must be able to hold in each direction: what a step sends, and its end (schedule.h).
-int64_t queue_capacity(const TrainConfig& train);
+PacketRules packet_rules(const RunConfig& config, int64_t cut);
 
 // What a checkpoint holds of one unit of the model.
 struct UnitState {
@@ -98,8 +96,8 @@ class StageWorker {
   Result<Activation> tokens(Result<TokenBatch> batch) const;
   Result<Activation> receive_activation(PacketKind kind, int64_t microbatch, int64_t sequences);
   Result<at::Tensor> receive_gradient(int64_t microbatch);
-  Result<std::vector<std::byte>> receive(PacketLink& link, PacketKind kind, int64_t microbatch);
-  Status send(PacketLink& link, PacketKind kind, int64_t microbatch, std::vector<std::byte> payload);
+  Result<std::string> receive(PacketLink& link, PacketKind kind, int64_t microbatch);
+  Status send(PacketLink& link, PacketKind kind, int64_t microbatch, std::span<const std::byte> payload);
   MessageNumber number(int64_t microbatch) const;
   // Whether a step of the run after the present one moves the basis, and so needs the gradients of this one.
   bool moves_basis_later() const;

@@ -95,7 +95,8 @@ double logit_bytes(const Sizes& s) {
   return s.number * numbers;
 }
 
-// Between processes a link and the shaper before it hold M + 1 messages each, and so does the receiving end.
+// An outbox holds M + 1 messages, and so does the receiving end. What is sent counts twice: protobuf and gRPC have copies
+// of what is on its way.
 double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
   const auto messages = static_cast<double>(config.train.microbatches + 1);
   const auto sizes = boundary_sizes(config, vocab);
@@ -167,8 +168,8 @@ uint64_t state_bytes(const RunConfig& config, int64_t vocab, BlockRange blocks) 
 StepTraffic step_traffic(const RunConfig& config, int64_t vocab, int64_t stage) {
   const auto microbatches = static_cast<uint64_t>(config.train.microbatches);
   const auto sizes = boundary_sizes(config, vocab);
-  const uint64_t forward = microbatches * (sizes.forward + kPacketHeaderBytes);
-  const uint64_t backward = microbatches * (sizes.backward + kPacketHeaderBytes);
+  const uint64_t forward = microbatches * (sizes.forward + kFrameOverheadBytes);
+  const uint64_t backward = microbatches * (sizes.backward + kFrameOverheadBytes);
   StepTraffic traffic{0, 0};
   if (stage > 0) {
     traffic.received += forward;

@@ -85,7 +85,7 @@ class Doors : public ::testing::Test {
 
   // At the worker's door, as the neighbour `from`.
   Entry knock(const Identity& identity, const std::string& from) const {
-    const auto link = dial_link(worker_address_, {run_id_, from, 0, 1}, {4, 4, 1 << 20}, test::kPatience,
+    const auto link = dial_link(worker_address_, link_hello(run_id_, from, 0, 1), 1 << 20, test::kPatience,
                                 tls_channel(identity), peer_name(peer_));
     if (link.ok()) return Entry::kIn;
     return link.error().message.find("certificate is not of the worker") != std::string::npos ? Entry::kNotYou
@@ -157,7 +157,7 @@ TEST_F(Doors, OfferNothingButJoinWithoutACertificate) {
     control::FileTaken taken;
     expect_denied(stranger->PutFile(&context, &taken)->Finish());
   }
-  const auto tunnel = Tunnel::open(channel(tls_channel_without_identity(authority_->root.pem)), {run_id_, 0, 1, true});
+  const auto tunnel = Tunnel::open(channel(tls_channel_without_identity(authority_->root.pem)), tunnel_hello(run_id_, 0, 1, true));
   ASSERT_FALSE(tunnel.ok());
   EXPECT_NE(tunnel.error().message.find("without a certificate"), std::string::npos) << tunnel.error().message;
   // In plain text not even that.
@@ -191,7 +191,7 @@ TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
   writer->WritesDone();
   EXPECT_EQ(entry_of(writer->Finish()), Entry::kNotYou);
   EXPECT_EQ(steer(member("other")), Entry::kNotYou);
-  const auto tunnel = Tunnel::open(channel(tls_channel(member("other"))), {run_id_, 0, 0, true});
+  const auto tunnel = Tunnel::open(channel(tls_channel(member("other"))), tunnel_hello(run_id_, 0, 0, true));
   EXPECT_FALSE(tunnel.ok());
   EXPECT_TRUE(says("other does not hold the first stage"));
   EXPECT_TRUE(says("other does not hold 'block-000'"));
@@ -221,7 +221,7 @@ TEST_F(Doors, AreShutToWhoeverWasThrownOut) {
   EXPECT_TRUE(says("b-1 was removed from this run"));
   // The worker is told, too.
   EXPECT_TRUE(worker_->wait_until("it turns b-1 away", [&] {
-    const auto link = dial_link(worker_address_, {run_id_, "b-1", 0, 1}, {4, 4, 1 << 20}, test::kPatience,
+    const auto link = dial_link(worker_address_, link_hello(run_id_, "b-1", 0, 1), 1 << 20, test::kPatience,
                                 tls_channel(member("b-1")), peer_name(peer_));
     return !link.ok() && link.error().message.find("b-1 was removed from the run") != std::string::npos;
   }));

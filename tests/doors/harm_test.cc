@@ -46,7 +46,7 @@ TEST_P(Harm, IsNamedAndTheRunLives) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Harm,
                          ::testing::Values(std::tuple("nan", "sent numbers that are not finite"),
-                                           std::tuple("garbage", "refused a packet"),
+                                           std::tuple("garbage", "refused a frame of kind 5"),
                                            std::tuple("short", "refused a packet")),
                          [](const auto& one) { return std::string(std::get<0>(one.param)); });
 

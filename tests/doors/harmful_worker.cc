@@ -7,48 +7,41 @@
 #include <limits>
 
 #include "base/result.h"
-#include "net/packet.h"
+#include "net/link.h"
 #include "run/join.h"
 #include "run/worker/worker.h"
 
 namespace thinpipe {
 namespace {
 
-// Where a packet's trailer holds what (docs/wire.md).
-constexpr size_t kKindAt = 5, kStepAt = 32;
-
 class HarmfulLink final : public Link {
  public:
   HarmfulLink(std::unique_ptr<Link> link, std::string harm, int64_t step, std::atomic<bool>& done)
       : link_(std::move(link)), harm_(std::move(harm)), step_(step), done_(done) {}
 
-  Status send(std::vector<std::byte> message) override {
-    const auto* trailer = message.data() + message.size() - kPacketHeaderBytes;
-    int64_t step = 0;
-    std::memcpy(&step, trailer + kStepAt, sizeof step);
-    const bool forward = trailer[kKindAt] == std::byte{0};
-    if (forward && step == step_ && !done_.exchange(true)) spoil(message);
-    return link_->send(std::move(message));
+  bool write(wire::Frame frame) override {
+    const auto& packet = frame.packet();
+    const bool is_the_one = frame.has_packet() && packet.kind() == wire::Packet::FORWARD && packet.step() == step_;
+    if (is_the_one && !done_.exchange(true)) spoil(frame);
+    return link_->write(std::move(frame));
   }
-  Result<std::vector<std::byte>> receive() override { return link_->receive(); }
-  void close(std::string reason) override { link_->close(std::move(reason)); }
+  void end_writing() override { link_->end_writing(); }
+  bool read(wire::Frame& frame) override { return link_->read(frame); }
+  void cancel() override { link_->cancel(); }
+  std::string finish() override { return link_->finish(); }
 
  private:
-  void spoil(std::vector<std::byte>& message) const {
-    const size_t payload = message.size() - kPacketHeaderBytes;
+  void spoil(wire::Frame& frame) const {
+    auto& payload = *frame.mutable_packet()->mutable_payload();
     if (harm_ == "garbage") {
-      for (auto& byte : message) byte ^= std::byte{0x5a};
-      return;
-    }
-    if (harm_ == "short") {
-      message.erase(message.begin() + static_cast<ptrdiff_t>(payload) - 4,
-                    message.begin() + static_cast<ptrdiff_t>(payload));
+      frame.set_tunnelled("not a packet");
+    } else if (harm_ == "short") {
+      payload.resize(payload.size() - 4);
     } else {
       // fp32 numbers come last.
       const float nan = std::numeric_limits<float>::quiet_NaN();
-      std::memcpy(message.data() + payload - sizeof nan, &nan, sizeof nan);
+      std::memcpy(payload.data() + payload.size() - sizeof nan, &nan, sizeof nan);
     }
-    seal_packet(message);
   }
 
   std::unique_ptr<Link> link_;

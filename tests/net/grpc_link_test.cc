@@ -3,6 +3,10 @@
 #include "net/grpc_link.h"
 
 #include <arpa/inet.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,25 +15,33 @@
 #include <future>
 
 #include "net/addresses.h"
+#include "net/destroyed_soon.h"
 #include "net/grpc_links.h"
 #include "net/link_conformance.h"
 #include "net/peer_process.h"
+#include "net/raw_call.h"
 #include "net/transfer.h"
 
 namespace thinpipe {
 namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Grpc, LinkConformance, GrpcLinks);
+INSTANTIATE_TYPED_TEST_SUITE_P(ShapedGrpc, LinkConformance, Shaped<GrpcLinks>);
 
-constexpr LinkLimits kLimits{4, 4, kMaxMessageBytes};
-
-std::unique_ptr<Link> dial(const LinkServer& server, const LinkHello& hello, const LinkLimits& limits = kLimits) {
-  return dial_link(address_of(server), hello, limits, kDialTimeout).take();
+std::unique_ptr<Link> dial(const LinkServer& server, const wire::Hello& hello,
+                           size_t max_payload_bytes = kMaxPayloadBytes) {
+  return dial_link(address_of(server), hello, max_payload_bytes, kDialTimeout).take();
 }
 
-std::string dial_error(const std::string& address, const LinkHello& hello, Duration timeout = kDialTimeout) {
-  const auto link = dial_link(address, hello, kLimits, timeout);
+std::string dial_error(const std::string& address, const wire::Hello& hello, Duration timeout = kDialTimeout) {
+  const auto link = dial_link(address, hello, kMaxPayloadBytes, timeout);
   return link.ok() ? "it was let in" : link.error().message;
+}
+
+std::unique_ptr<PacketLink> packets_over(std::unique_ptr<Link> link) {
+  auto packets = std::make_unique<PacketLink>(std::move(link), numbered_rules(), kEpoch);
+  packets->enter(kEpoch, kStep);
+  return packets;
 }
 
 // A socket that listens and never says a word.
@@ -55,24 +67,24 @@ class SilentListener {
 };
 
 TEST(GrpcLink, TheGateHearsWhatTheDiallerSaysOfItself) {
-  LinkHello heard;
-  LinkCaller from;
-  const auto server = start_server([&](const LinkHello& hello, const LinkCaller& caller) {
+  wire::Hello heard;
+  Caller from;
+  const auto server = start_server([&](const wire::Hello& hello, const Caller& caller) {
     heard = hello;
     from = caller;
     return Status{};
   });
-  const LinkHello said{"a run\n\xff", std::string("p\0q", 3), -3, UINT64_MAX};
+  const auto said = link_hello("a run\n\xff", std::string("p\0q", 3), -3, UINT64_MAX);
   const auto upper = dial(*server, said);
-  const auto lower = server->service().wait_for(said.boundary, said.epoch, "", kLimits).take();
-  EXPECT_EQ(heard, said);
+  const auto lower = server->service().wait_for(said.boundary(), said.epoch(), "").take();
+  EXPECT_EQ(heard.SerializeAsString(), said.SerializeAsString());
   EXPECT_NE(from.address.find("127.0.0.1"), std::string::npos) << from.address;
   EXPECT_TRUE(from.names.empty());
 }
 
 TEST(GrpcLink, ARefusedDiallerIsToldWhy) {
   const auto server = start_server(
-      [](const LinkHello&, const LinkCaller&) { return Status(Error{"stage 7 is not of this run\nat all"}); });
+      [](const wire::Hello&, const Caller&) { return Status(Error{"stage 7 is not of this run\nat all"}); });
   const auto error = dial_error(address_of(*server), hello_for(0));
   EXPECT_TRUE(holds({error}, address_of(*server)));
   EXPECT_TRUE(holds({error}, "stage 7 is not of this run at all"));  // and on one line
@@ -95,7 +107,7 @@ TEST(GrpcLink, GivesUpOnAListenerThatNeverAnswers) {
 
 TEST(GrpcLink, GivesUpOnAGateThatNeverAnswers) {
   std::promise<void> given_up;
-  const auto server = start_server([&, until = given_up.get_future().share()](const LinkHello&, const LinkCaller&) {
+  const auto server = start_server([&, until = given_up.get_future().share()](const wire::Hello&, const Caller&) {
     until.wait();
     return Status{};
   });
@@ -106,173 +118,208 @@ TEST(GrpcLink, GivesUpOnAGateThatNeverAnswers) {
 
 TEST(GrpcLink, RefusesAPortThatIsTaken) {
   const SilentListener listener;
-  const auto server = LinkServer::start({listener.address()}, kMaxMessageBytes, let_in);
+  const auto server = LinkServer::start({listener.address()}, kMaxPayloadBytes, let_in);
   ASSERT_FALSE(server.ok());
   EXPECT_TRUE(holds(server.error(), listener.address()));
   const auto first = start_server();
-  EXPECT_FALSE(LinkServer::start({address_of(*first)}, kMaxMessageBytes, let_in).ok());
+  EXPECT_FALSE(LinkServer::start({address_of(*first)}, kMaxPayloadBytes, let_in).ok());
 }
 
 TEST(GrpcLink, AKilledPeerClosesTheLinkWithAReason) {
   test::PeerProcess peer({THINPIPE_PEER_PROGRAM, "receive", "127.0.0.1:0", "1000000"});
   const auto address = "127.0.0.1:" + peer.line();
-  const LinkLimits limits{kTransferCapacity, 1, kTransferMessageBytes};
-  auto link = dial_link(address, {"run", "peer", 0, 0}, limits, kDialTimeout).take();
-  std::atomic<int> sent = 0;
+  PacketLink link(dial_link(address, link_hello("run", "peer", 0, 0), kTransferBytes, kDialTimeout).take(),
+                  transfer_rules(), 0);
+  std::atomic<int64_t> sent = 0;
   std::thread sender([&] {
-    while (link->send(MessageBytes(1000)).ok()) ++sent;
+    while (link.send(transfer_tag(sent), MessageBytes(1000), 0).ok()) ++sent;
   });
-  std::thread receiver([&] { EXPECT_TRUE(fails_with(link->receive(), "connection to " + address + " lost: ")); });
+  std::thread receiver(
+      [&] { EXPECT_TRUE(fails_with(link.receive(kTransferAnswer, 0), "connection to " + address + " lost: ")); });
   while (sent < 100) std::this_thread::yield();
   peer.kill();
   sender.join();
   receiver.join();
-  EXPECT_TRUE(fails_with(link->send(MessageBytes(8)), "connection to " + address + " lost: "));
-}
-
-TEST(GrpcLink, AKilledDiallerClosesTheLinkWithAReason) {
-  const auto server = start_server();
-  test::PeerProcess peer({THINPIPE_PEER_PROGRAM, "send", address_of(*server), "1000000"});
-  const LinkLimits limits{kTransferCapacity, 1, kTransferMessageBytes};
-  const auto link = server->service().wait_for(0, 0, "", limits).take();
-  ASSERT_TRUE(link->receive().ok());
-  peer.kill();
-  Result<MessageBytes> last = link->receive();
-  while (last.ok()) last = link->receive();
-  EXPECT_TRUE(fails_with(last, "connection to peer lost: "));
+  EXPECT_TRUE(fails_with(link.send(transfer_tag(sent), {}, 0), "connection to " + address + " lost: "));
 }
 
 // The receiver's thread waits for room and the sender's for the dead stream; nobody may wait for the other forever.
-TEST(GrpcLink, AKilledPeerWakesASenderWhileArrivalsPileUp) {
+TEST(GrpcLink, AKilledDiallerWakesASenderWhileArrivalsPileUp) {
   const auto server = start_server();
   test::PeerProcess peer({THINPIPE_PEER_PROGRAM, "send", address_of(*server), "1000000"});
-  const auto link = server->service().wait_for(0, 0, "", {1, 1, kTransferMessageBytes}).take();
-  std::atomic<int> sent = 0;
+  PacketLink link(server->service().wait_for(0, 0, "").take(), transfer_rules(), 0);
+  std::atomic<int64_t> sent = 0;
+  Status last;
   std::thread sender([&] {
-    while (link->send(MessageBytes(kTransferMessageBytes)).ok()) ++sent;  // the peer takes none
+    for (; last.ok(); ++sent) last = link.send(transfer_tag(sent), MessageBytes(kTransferBytes), 0);
   });
-  while (sent < 2) std::this_thread::yield();
+  while (sent < 16) std::this_thread::yield();
   peer.kill();
   sender.join();
+  EXPECT_TRUE(fails_with(last, "connection to peer lost: "));
 }
 
-TEST(GrpcLink, AMessageAboveTheLimitClosesTheLinkAndSaysSo) {
-  constexpr size_t kServersOwn = size_t{2} << 20;  // of those above what an echo may hold
-  constexpr LinkLimits kLarge{4, 4, kServersOwn + 1};
-  constexpr LinkLimits kSmall{4, 4, 2000};
-  {
-    const auto server = start_server();  // the link's limit below the server's
-    const auto upper = dial(*server, hello_for(0), kLarge);
-    const auto lower = server->service().wait_for(0, 1, "", kSmall).take();
-    ASSERT_TRUE(upper->send(MessageBytes(2000)).ok());
-    ASSERT_TRUE(upper->send(MessageBytes(2001)).ok());
-    ASSERT_TRUE(lower->receive().ok());
-    EXPECT_TRUE(fails_with(lower->receive(), "a peer sent a message of 2001 bytes, the most is 2000"));
-    EXPECT_TRUE(fails_with(upper->receive(), "a peer sent a message of 2001 bytes, the most is 2000"));
-  }
-  {
-    const auto server = start_server(let_in, kServersOwn);  // the server's own
-    const auto upper = dial(*server, hello_for(0), kLarge);
-    const auto lower = server->service().wait_for(0, 1, "", kLarge).take();
-    ASSERT_TRUE(upper->send(MessageBytes(kServersOwn)).ok());
-    ASSERT_TRUE(upper->send(MessageBytes(kServersOwn + 1)).ok());
-    ASSERT_TRUE(lower->receive().ok());
-    EXPECT_TRUE(fails_with(lower->receive(), "a message above the server's limit"));
-    EXPECT_TRUE(fails_with(upper->receive(), "larger than max (2097154 vs. 2097153)"));
-  }
-  {
-    const auto server = start_server();  // the dialler's
-    const auto upper = dial(*server, hello_for(0), kSmall);
-    const auto lower = server->service().wait_for(0, 1, "", kLarge).take();
-    ASSERT_TRUE(lower->send(MessageBytes(2000)).ok());
-    ASSERT_TRUE(lower->send(MessageBytes(2001)).ok());
-    ASSERT_TRUE(upper->receive().ok());
-    EXPECT_TRUE(fails_with(upper->receive(), "larger than max (2002 vs. 2001)"));
-    EXPECT_FALSE(lower->receive().ok());
+TEST(GrpcLink, APayloadAboveTheLimitClosesTheLinkAndSaysSo) {
+  constexpr size_t kSmall = 100'000;  // of those above what an echo may hold
+  for (const bool to_server : {true, false}) {
+    const auto server = start_server(let_in, to_server ? kSmall : kMaxPayloadBytes);
+    const auto upper = packets_over(dial(*server, hello_for(0), to_server ? kMaxPayloadBytes : kSmall));
+    const auto lower = packets_over(server->service().wait_for(0, 1, "").take());
+    const auto& from = to_server ? upper : lower;
+    const auto& to = to_server ? lower : upper;
+    ASSERT_TRUE(from->send(numbered(0), MessageBytes(kSmall), 0).ok());
+    ASSERT_TRUE(from->send(numbered(1), MessageBytes(kSmall + kFrameOverheadBytes), 0).ok());
+    ASSERT_TRUE(to->receive(numbered(0), 0).ok());
+    EXPECT_TRUE(fails_with(lower->receive(numbered(1), 0), "connection to a peer lost: "));
+    // Who dials learns it from gRPC, whichever end it was.
+    EXPECT_TRUE(fails_with(upper->receive(numbered(1), 0), "larger than max"));
   }
 }
 
 // The other end must not have to hold it all before it sees that it is too much.
-TEST(GrpcLink, AHugeMessageIsCutOffWhileItArrives) {
+TEST(GrpcLink, AHugePayloadIsCutOffWhileItArrives) {
   constexpr size_t kHuge = size_t{160} << 20;
   for (const bool to_server : {true, false}) {
     const auto server = start_server(let_in, to_server ? 2000 : kHuge);
-    const auto upper = dial(*server, hello_for(0), {1, 1, to_server ? kHuge : 2000});
-    const auto lower = server->service().wait_for(0, 1, "", {1, 1, to_server ? 2000 : kHuge}).take();
-    ASSERT_TRUE((to_server ? upper : lower)->send(MessageBytes(kHuge)).ok());
-    EXPECT_FALSE((to_server ? lower : upper)->receive().ok());
+    const auto upper = packets_over(dial(*server, hello_for(0), to_server ? kHuge : 2000));
+    const auto lower = packets_over(server->service().wait_for(0, 1, "").take());
+    ASSERT_TRUE((to_server ? upper : lower)->send(numbered(0), MessageBytes(kHuge), 0).ok());
+    EXPECT_FALSE((to_server ? lower : upper)->receive(numbered(0), 0).ok());
     EXPECT_LT(tcp_bytes_sent(server->ports()), kHuge * 2 / 3);
   }
 }
 
+// ---- ends that break the protocol ----
+
+// Accepts a stream as a LinkService does, then sends these bytes instead of a frame, reads nothing and stays.
+class GarbageServer {
+ public:
+  explicit GarbageServer(std::string bytes) : service_(std::move(bytes)) {
+    prepare_grpc();
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterCallbackGenericService(&service_);
+    server_ = builder.BuildAndStart();
+  }
+  ~GarbageServer() { server_->Shutdown(std::chrono::system_clock::now()); }
+  std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
+
+ private:
+  class Reactor final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Reactor(const std::string& bytes) {
+      wire::Frame accepted;
+      accepted.mutable_accepted();
+      frames_.push_back(buffer_of(accepted.SerializeAsString()));
+      frames_.push_back(buffer_of(bytes));
+      StartWrite(&frames_[0]);
+    }
+    void OnWriteDone(bool ok) override {
+      if (ok && ++written_ < frames_.size()) StartWrite(&frames_[written_]);
+    }
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnDone() override { delete this; }
+
+   private:
+    static grpc::ByteBuffer buffer_of(const std::string& bytes) {
+      const grpc::Slice slice(bytes);
+      return grpc::ByteBuffer(&slice, 1);
+    }
+    std::vector<grpc::ByteBuffer> frames_;
+    size_t written_ = 0;
+  };
+  class Service final : public grpc::CallbackGenericService {
+   public:
+    explicit Service(std::string bytes) : bytes_(std::move(bytes)) {}
+    grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+      return new Reactor(bytes_);
+    }
+
+   private:
+    const std::string bytes_;
+  };
+
+  Service service_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// The sender waits for a server that reads nothing, the compute thread for a packet: both must hear of it.
+TEST(GrpcLink, AServerThatSendsNoFrameIsCutOff) {
+  const GarbageServer server("this is not a frame");
+  const auto link = packets_over(dial_link(server.address(), hello_for(0), kMaxPayloadBytes, kDialTimeout).take());
+  std::thread sender([&] {
+    Status last;
+    for (uint64_t number = 0; last.ok(); ++number) last = link->send(numbered(number), MessageBytes(1 << 20), 0);
+    EXPECT_TRUE(fails_with(last, "lost: it sent what is not a frame"));
+  });
+  EXPECT_TRUE(fails_with(link->receive(numbered(0), 0), "lost: it sent what is not a frame"));
+  sender.join();
+}
+
+TEST(GrpcLink, AServerThatSendsAFrameOfAnotherKindIsRefused) {
+  const GarbageServer server(hello_frame(hello_for(0)).SerializeAsString());
+  const auto link = packets_over(dial_link(server.address(), hello_for(0), kMaxPayloadBytes, kDialTimeout).take());
+  EXPECT_TRUE(fails_with(link->receive(numbered(0), 0), "boundary 0: refused a frame of kind 1"));
+}
+
 TEST(GrpcLink, AReasonIsOneLineOfBoundedLengthWhereItArrives) {
   GrpcLinks links;
-  auto [upper, lower] = links.make(1, 1);
-  upper->close("first\nsecond" + std::string(5000, 'x'));
-  const auto message = lower->receive();
+  auto [near, far] = links.make();
+  const auto lower = packets_over(std::move(far));
+  wire::Frame frame;
+  frame.set_last_word("first\nsecond" + std::string(5000, 'x'));
+  ASSERT_TRUE(near->write(std::move(frame)));
+  const auto message = lower->receive(numbered(0), 0);
   ASSERT_FALSE(message.ok());
   EXPECT_TRUE(holds(message.error(), "first second"));
   EXPECT_EQ(message.error().message.size(), 1000u);
 }
 
-TEST(GrpcLink, AMessageInADirectionWithoutRoomClosesTheLink) {
-  const auto server = start_server();
-  const auto upper = dial(*server, hello_for(0), {1, 1, 100});
-  const auto lower = server->service().wait_for(0, 1, "", {0, 1, 100}).take();
-  ASSERT_TRUE(upper->send(MessageBytes(8)).ok());
-  EXPECT_TRUE(fails_with(lower->receive(), "in a direction without room for any"));
-  EXPECT_TRUE(fails_with(upper->receive(), "in a direction without room for any"));
-}
+// ---- an end that takes nothing ----
 
-TEST(GrpcLinkDeathTest, AMessageAboveTheLimitIsTheSendersFault) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
-  const auto send_too_much = [] {
-    GrpcLinks links;
-    const auto ends = links.make(1, 1);
-    (void)ends.first->send(MessageBytes(kMaxMessageBytes + 1)).ok();
-  };
-  EXPECT_DEATH(send_too_much(), "a message of 8388609 bytes on a link for at most 8388608");
-}
-
-// More than flow control and queues take, to an end that takes nothing and lives on.
-void send_too_much(Link& link) {
-  for (int number = 0; number < 6; ++number) ASSERT_TRUE(link.send(MessageBytes(kMaxMessageBytes)).ok());
+// More than flow control takes, to an end that reads nothing and lives on.
+void expect_to_leave(std::unique_ptr<Link> leaving) {
+  auto link = packets_over(std::move(leaving));
+  for (uint64_t number = 0; number < 4; ++number) {
+    ASSERT_TRUE(link->send(numbered(number), MessageBytes(kMaxPayloadBytes), 0).ok());
+  }
+  EXPECT_TRUE(is_destroyed_soon(std::move(link)));
 }
 
 TEST(GrpcLink, DestroyingTheDiallersEndDoesNotWaitForOneThatTakesNothing) {
   GrpcLinks links;
-  auto [upper, lower] = links.make(2, 2);
-  send_too_much(*upper);
-  upper.reset();
+  auto [upper, lower] = links.make();
+  expect_to_leave(std::move(upper));
 }
 
 TEST(GrpcLink, DestroyingTheServersEndDoesNotWaitForOneThatTakesNothing) {
   GrpcLinks links;
-  auto [upper, lower] = links.make(2, 2);
-  send_too_much(*lower);
-  lower.reset();
+  auto [upper, lower] = links.make();
+  expect_to_leave(std::move(lower));
 }
 
 TEST(GrpcLink, ANewServerOfAnOldPortIsReachedAtOnce) {
   auto server = start_server();
   const auto address = address_of(*server);
-  auto old = dial(*server, hello_for(0));
+  const auto old = packets_over(dial(*server, hello_for(0)));
   server.reset();
-  EXPECT_FALSE(old->receive().ok());
-  server = LinkServer::start({address}, kMaxMessageBytes, let_in).take();
-  const auto upper = dial(*server, hello_for(0));
-  const auto lower = server->service().wait_for(0, 1, "", kLimits).take();
+  EXPECT_FALSE(old->receive(numbered(0), 0).ok());
+  server = LinkServer::start({address}, kMaxPayloadBytes, let_in).take();
+  const auto upper = packets_over(dial(*server, hello_for(0)));
+  const auto lower = packets_over(server->service().wait_for(0, 1, "").take());
   EXPECT_EQ(send_many(*upper, 1, 1), 1u);
   EXPECT_EQ(receive_many(*lower, 1, 1), 1u);
 }
 
 TEST(GrpcLink, LeavesLittleMoreThanThePayloadOnTheWire) {
   constexpr int64_t kMessages = 64;
-  constexpr double kPayload = kMessages * kTransferMessageBytes;
+  constexpr double kPayload = kMessages * kTransferBytes;
   GrpcLinks links;
-  auto [upper, lower] = links.make(kTransferCapacity, 1);
-  std::thread sender([&from = *upper] { EXPECT_TRUE(send_transfer(from, kMessages).ok()); });
-  EXPECT_TRUE(receive_transfer(*lower, kMessages).ok());
+  auto [near, far] = links.make();
+  PacketLink upper(std::move(near), transfer_rules(), 0), lower(std::move(far), transfer_rules(), 0);
+  std::thread sender([&] { EXPECT_TRUE(send_transfer(upper, kMessages).ok()); });
+  EXPECT_TRUE(receive_transfer(lower, kMessages).ok());
   sender.join();
   // Both ends of the one connection: what the dialler sent and the little that came back.
   const auto sent = static_cast<double>(tcp_bytes_sent(links.server().ports()));

@@ -5,8 +5,6 @@
 
 #include <cmath>
 
-#include "net/echo.h"
-#include "net/link_conformance.h"
 #include "net/relayed_links.h"
 
 namespace thinpipe {
@@ -20,38 +18,29 @@ namespace {
   return ::testing::AssertionSuccess();
 }
 
-grpc::ByteBuffer request_of(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-TEST(Echo, AnswersWithSoManyBytes) {
-  for (const uint32_t bytes : {0u, 1u, 255u, 65537u, static_cast<uint32_t>(kMaxEchoBytes)}) {
-    EXPECT_EQ(echo_answer(echo_request(3, bytes)).value().Length(), bytes);
-    EXPECT_EQ(echo_request(bytes, 0).Length(), kEchoHeaderBytes + bytes);
-    EXPECT_TRUE(echo_answer(echo_request(bytes, 0)).ok());
+TEST(Echo, AnswersWithTheBytesAskedForAndRefusesTooMuch) {
+  const auto server = start_server(let_in, 100);  // links of small payloads do not make the echo small
+  const auto stub = wire::Links::NewStub(plain_channel(address_of(*server)));
+  const auto echo = [&](uint32_t answer_bytes, size_t payload_bytes, wire::EchoReply& reply) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    wire::EchoRequest request;
+    request.set_answer_bytes(answer_bytes);
+    request.mutable_payload()->resize(payload_bytes);
+    return stub->Echo(&context, request, &reply).error_message();
+  };
+  wire::EchoReply reply;
+  for (const uint32_t bytes : {0u, 1u, static_cast<uint32_t>(kMaxEchoBytes)}) {
+    EXPECT_EQ(echo(bytes, kMaxEchoBytes, reply), "");
+    EXPECT_EQ(reply.payload().size(), bytes);
   }
-}
-
-TEST(Echo, ReadsTheCountAcrossSlices) {
-  const grpc::Slice slices[] = {grpc::Slice(std::string(1, '\x02')), grpc::Slice(std::string("\x01\0", 2)),
-                                grpc::Slice(std::string("\0more", 5))};
-  EXPECT_EQ(echo_answer(grpc::ByteBuffer(slices, 3)).value().Length(), 258u);
-}
-
-TEST(Echo, RefusesWhatIsTooShortOrTooMuch) {
-  for (size_t bytes = 0; bytes < kEchoHeaderBytes; ++bytes) {
-    EXPECT_TRUE(holds(echo_answer(request_of(std::string(bytes, '\0'))).error(), "needs 4"));
-  }
-  EXPECT_TRUE(holds(echo_answer(request_of(std::string("\x01\0\x10\0", 4))).error(),
-                    "an echo for 1048577 bytes, the most is 1048576"));
-  EXPECT_TRUE(holds(echo_answer(request_of("\xff\xff\xff\xff")).error(), "an echo for 4294967295 bytes"));
-  EXPECT_TRUE(holds(echo_answer(request_of(std::string(kEchoHeaderBytes + kMaxEchoBytes + 1, '\0'))).error(),
-                    "an echo with 1048577 bytes, the most is 1048576"));
+  EXPECT_EQ(echo(kMaxEchoBytes + 1, 0, reply), "an echo of 65537 bytes, the most is 65536");
+  EXPECT_EQ(echo(UINT32_MAX, 0, reply), "an echo of 4294967295 bytes, the most is 65536");
+  EXPECT_EQ(echo(0, kMaxEchoBytes + 1, reply), "an echo of 65537 bytes, the most is 65536");
 }
 
 TEST(PathProbe, MeasuresADirectPath) {
-  const auto server = start_server(let_in, 100);  // links of small messages do not make the measure small
+  const auto server = start_server(let_in, 100);
   EXPECT_TRUE(plausible(probe_path(address_of(*server), nullptr, "", kDialTimeout)));
 }
 

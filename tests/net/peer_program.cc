@@ -19,30 +19,30 @@
 namespace thinpipe {
 namespace {
 
-constexpr LinkLimits kLimits{kTransferCapacity, 1, kTransferMessageBytes};
-
 Status receive(const std::string& listen_address, int64_t messages) {
-  const auto gate = [](const LinkHello&, const LinkCaller&) { return Status{}; };
-  const auto server = TRY(LinkServer::start({listen_address}, kTransferMessageBytes, gate));
+  const auto gate = [](const wire::Hello&, const Caller&) { return Status{}; };
+  const auto server = TRY(LinkServer::start({listen_address}, kTransferBytes, gate));
   std::printf("%d\n", server->ports().front());
   std::fflush(stdout);
-  const auto link = TRY(server->service().wait_for(0, 0, "", kLimits));
-  const double rate = TRY(receive_transfer(*link, messages));
+  auto accepted = TRY(server->service().wait_for(0, 0, ""));
+  PacketLink link(std::move(accepted), transfer_rules(), 0);
+  const double rate = TRY(receive_transfer(link, messages));
   std::printf("%.0f\n", rate);
   std::fflush(stdout);
-  (void)link->receive().ok();  // the sender closes first, with the answer in its hands
+  (void)link.receive(transfer_tag(messages), 0).ok();  // the sender closes first, with the answer in its hands
   return {};
 }
 
 Status send(const std::string& address, int64_t messages) {
-  const auto link = TRY(dial_link(address, {"run", "peer", 0, 0}, kLimits, std::chrono::minutes(2)));
-  return send_transfer(*link, messages);
+  auto dialled = TRY(dial_link(address, link_hello("run", "peer", 0, 0), kTransferBytes, std::chrono::minutes(2)));
+  PacketLink link(std::move(dialled), transfer_rules(), 0);
+  return send_transfer(link, messages);
 }
 
 Status relayed(const std::string& relay, const std::string& accepts_at) {
   prepare_grpc();
   const auto channel = grpc::CreateChannel(relay, grpc::InsecureChannelCredentials());
-  const auto tunnel = TRY(Tunnel::open(channel, {"a run", 0, 1, false}, {.accepts_at = accepts_at}));
+  const auto tunnel = TRY(Tunnel::open(channel, tunnel_hello("a run", 0, 1, false), {.accepts_at = accepts_at}));
   std::printf("joined\n");
   std::fflush(stdout);
   ::pause();

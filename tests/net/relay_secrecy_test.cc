@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "net/credential_cases.h"
-#include "net/link_conformance.h"
+#include "net/packet_links.h"
 #include "net/path_probe.h"
 #include "net/relayed_links.h"
 #include "net/tls.h"
@@ -13,13 +13,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr LinkLimits kLimits{4, 4, kMaxMessageBytes};
 const std::string kName = peer_name("lower"), kOtherName = peer_name("upper");
-
-MessageBytes bytes_of(std::string_view text) {
-  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
-  return {begin, begin + text.size()};
-}
 
 TEST(RelaySecrecy, TheRelaySeesPlaintextOnlyWithoutTls) {
   constexpr std::string_view kDown = "the activations of the very first stage";
@@ -27,19 +21,20 @@ TEST(RelaySecrecy, TheRelaySeesPlaintextOnlyWithoutTls) {
   const test::SomeRun run;
   for (const bool with_tls : {true, false}) {
     RelayServer relay;
-    const auto server = LinkServer::start({"127.0.0.1:0"}, kMaxMessageBytes, let_in,
+    const auto server = LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, let_in,
                                           with_tls ? tls_server(run.member(kName), true) : nullptr)
                             .take();
     const auto ends = open_ends(relay, address_of(*server));
     const Wiretap tap(*ends.dialling);
-    const auto upper = dial_link(tap.address(), hello_for(0), kLimits, kDialTimeout,
+    const auto upper = dial_link(tap.address(), hello_for(0), kMaxPayloadBytes, kDialTimeout,
                                  with_tls ? tls_channel(run.member(kOtherName)) : nullptr, with_tls ? kName : "")
                            .take();
-    const auto lower = server->service().wait_for(0, 1, "", kLimits).take();
-    ASSERT_TRUE(upper->send(bytes_of(kDown)).ok());
-    EXPECT_EQ(lower->receive().value(), bytes_of(kDown));
-    ASSERT_TRUE(lower->send(bytes_of(kUp)).ok());
-    EXPECT_EQ(upper->receive().value(), bytes_of(kUp));
+    const auto lower = server->service().wait_for(0, 1, "").take();
+    wire::Frame frame;
+    ASSERT_TRUE(upper->write(packet_frame(numbered(0), bytes_of(kDown), 0)) && lower->read(frame));
+    EXPECT_EQ(frame.packet().payload(), kDown);
+    ASSERT_TRUE(lower->write(packet_frame(numbered(0), bytes_of(kUp), 0)) && upper->read(frame));
+    EXPECT_EQ(frame.packet().payload(), kUp);
     const auto down = tap.down(), up = tap.up();
     EXPECT_GT(down.size(), kDown.size());
     EXPECT_GT(up.size(), kUp.size());
@@ -51,15 +46,15 @@ TEST(RelaySecrecy, TheRelaySeesPlaintextOnlyWithoutTls) {
 TEST(RelaySecrecy, ALinkIsDialledOnlyToWhoProvesTheExpectedName) {
   const test::SomeRun run;
   std::vector<std::string> identities;
-  const auto gate = [&](const LinkHello&, const LinkCaller& caller) {
+  const auto gate = [&](const wire::Hello&, const Caller& caller) {
     identities = caller.names;
     return Status{};
   };
   const auto server =
-      LinkServer::start({"127.0.0.1:0"}, kMaxMessageBytes, gate, tls_server(run.member(kName), true)).take();
+      LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, gate, tls_server(run.member(kName), true)).take();
   const auto dial = [&](const std::string& expected_name) {
-    return dial_link(address_of(*server), hello_for(0), kLimits, kDialTimeout, tls_channel(run.member(kOtherName)),
-                     expected_name);
+    return dial_link(address_of(*server), hello_for(0), kMaxPayloadBytes, kDialTimeout,
+                     tls_channel(run.member(kOtherName)), expected_name);
   };
   EXPECT_FALSE(dial(peer_name("somebody")).ok());
   EXPECT_FALSE(dial("").ok()) << "the address is not a name of its";
@@ -73,7 +68,7 @@ TEST(RelaySecrecy, ALinkIsDialledOnlyToWhoProvesTheExpectedName) {
 TEST(RelaySecrecy, APathIsMeasuredOnlyToWhoProvesTheExpectedName) {
   const test::SomeRun run;
   const auto server =
-      LinkServer::start({"127.0.0.1:0"}, kMaxMessageBytes, let_in, tls_server(run.member(kName), true)).take();
+      LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, let_in, tls_server(run.member(kName), true)).take();
   const auto probe = [&](const std::string& expected_name) {
     return probe_path(address_of(*server), tls_channel(run.member(kOtherName)), expected_name, kDialTimeout);
   };

@@ -1,9 +1,6 @@
 // Relayed paths within one process: a real coordinator's server with a TunnelService, and both ends of tunnels.
 #pragma once
 
-#include <grpcpp/channel.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -19,21 +16,23 @@
 
 #include "net/grpc_links.h"
 #include "net/local_socket.h"
+#include "net/raw_call.h"
 #include "net/tunnel.h"
 #include "net/tunnel_service.h"
 
 namespace thinpipe {
 
-inline Status let_through(const TunnelHello&, const LinkCaller&) { return {}; }
+inline Status let_through(const wire::Hello&, const Caller&) { return {}; }
 
 class RelayServer {
  public:
-  explicit RelayServer(TunnelGate gate = let_through, Duration partner_timeout = std::chrono::seconds(30))
-      : service_(std::move(gate), partner_timeout) {
+  explicit RelayServer(TunnelGate gate = let_through, Duration partner_timeout = std::chrono::seconds(30),
+                       Duration hello_time = std::chrono::seconds(10))
+      : service_(std::move(gate), partner_timeout, hello_time) {
     prepare_grpc();
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(&service_.grpc_service());
+    builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     TP_CHECK(server_ != nullptr, "the relay does not start");
   }
@@ -43,11 +42,7 @@ class RelayServer {
   int port() const { return port_; }
 
   // As an end's own, on a connection of its own.
-  std::shared_ptr<grpc::Channel> channel() const {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(fmt::format("127.0.0.1:{}", port_), grpc::InsecureChannelCredentials(), arguments);
-  }
+  std::shared_ptr<grpc::Channel> channel() const { return plain_channel(fmt::format("127.0.0.1:{}", port_)); }
 
   // Without a word to the ends.
   void kill() {
@@ -63,12 +58,12 @@ class RelayServer {
 
 using OpenedTunnel = Result<std::unique_ptr<Tunnel>>;
 
-inline TunnelHello tunnel_hello(bool dials, int64_t boundary = 0, uint64_t epoch = 1) {
-  return {"a run", boundary, epoch, dials};
+inline wire::Hello end_hello(bool dials, int64_t boundary = 0, uint64_t epoch = 1) {
+  return tunnel_hello("a run", boundary, epoch, dials);
 }
 
 // Waits for the other end in a thread of its own.
-inline std::future<OpenedTunnel> open_later(const RelayServer& relay, const TunnelHello& hello,
+inline std::future<OpenedTunnel> open_later(const RelayServer& relay, const wire::Hello& hello,
                                             const std::string& accepts_at = "", const std::stop_token& stop = {}) {
   return std::async(std::launch::async, [channel = relay.channel(), hello, accepts_at, stop] {
     return Tunnel::open(channel, hello, {.accepts_at = accepts_at}, stop);
@@ -82,8 +77,8 @@ struct TunnelEnds {
 
 inline TunnelEnds open_ends(const RelayServer& relay, const std::string& accepts_at, int64_t boundary = 0,
                             uint64_t epoch = 1) {
-  auto accepting = open_later(relay, tunnel_hello(false, boundary, epoch), accepts_at);
-  auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true, boundary, epoch));
+  auto accepting = open_later(relay, end_hello(false, boundary, epoch), accepts_at);
+  auto dialling = Tunnel::open(relay.channel(), end_hello(true, boundary, epoch));
   return {std::move(dialling).take(), accepting.get().take()};
 }
 
@@ -159,11 +154,13 @@ class Wiretap {
 // For the suite of all links.
 class RelayedLinks {
  public:
-  std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make(int64_t capacity_down, int64_t capacity_up) {
-    const LinkLimits limits{capacity_down, capacity_up, kMaxMessageBytes};
+  static constexpr LinkShape kShape{};
+
+  std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make() {
     tunnels_.push_back(open_ends(relay_, address_of(*server_), 0, ++made_));
-    auto upper = dial_link(tunnels_.back().dialling->local_address(), hello_for(0), limits, kDialTimeout).take();
-    auto lower = server_->service().wait_for(0, 1, "", limits).take();
+    auto upper =
+        dial_link(tunnels_.back().dialling->local_address(), hello_for(0), kMaxPayloadBytes, kDialTimeout).take();
+    auto lower = server_->service().wait_for(0, 1, "").take();
     return {std::move(upper), std::move(lower)};
   }
 

@@ -21,7 +21,6 @@
 
 #include "net/credential_cases.h"
 #include "net/grpc_links.h"
-#include "net/stream_link.h"
 
 namespace thinpipe {
 namespace {
@@ -36,8 +35,8 @@ class GuardedServer {
  public:
   explicit GuardedServer(std::shared_ptr<grpc::ServerCredentials> credentials)
       : server_(LinkServer::start(
-                    {"127.0.0.1:0"}, kMaxMessageBytes,
-                    [this](const LinkHello&, const Caller& caller) { return gate(caller); }, std::move(credentials))
+                    {"127.0.0.1:0"}, kMaxPayloadBytes,
+                    [this](const wire::Hello&, const Caller& caller) { return gate(caller); }, std::move(credentials))
                     .take()) {}
 
   int port() const { return server_->ports().front(); }
@@ -69,16 +68,10 @@ std::string attempt(const std::string& address, const std::shared_ptr<grpc::Chan
   const auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  context.AddMetadata(kRunKey, "a run");
-  context.AddMetadata(kPeerKey, "a peer");
-  context.AddMetadata(kBoundaryKey, "0");
-  context.AddMetadata(kEpochKey, "1");
-  const grpc::internal::RpcMethod method(kExchangeMethod, grpc::internal::RpcMethod::BIDI_STREAMING, channel);
-  using Factory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>;
-  const std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream(
-      Factory::Create(channel.get(), method, &context));
-  stream->WaitForInitialMetadata();
-  const bool in = context.GetServerInitialMetadata().contains(kAcceptedKey);
+  const auto stream = wire::Links::NewStub(channel)->Exchange(&context);
+  wire::Frame frame;
+  *frame.mutable_hello() = hello_for(0);
+  const bool in = stream->Write(frame) && stream->Read(&frame) && frame.has_accepted();
   if (in) context.TryCancel();
   const auto status = stream->Finish();
   if (in) return "in";
@@ -168,7 +161,7 @@ TEST(Tls, ServerWithoutAWholeIdentityDoesNotListen) {
   const SomeRun run;
   auto broken = run.member(kCoordinatorName);
   broken.key_pem = new_key_pem();
-  EXPECT_FALSE(LinkServer::start({"127.0.0.1:0"}, kMaxMessageBytes, let_in, tls_server(broken, true)).ok());
+  EXPECT_FALSE(LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, let_in, tls_server(broken, true)).ok());
 }
 
 // A session of a client that keeps them; a resumed one shows no certificate.

@@ -1,37 +1,40 @@
-// Many equal messages one way, and how fast they came: for comparing lines.
+// Many equal packets one way, and how fast they came: for comparing lines.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
-#include "net/link.h"
+#include "net/packet_link.h"
 
 namespace thinpipe {
 
-inline constexpr int64_t kTransferCapacity = 8;
-inline constexpr size_t kTransferMessageBytes = size_t{64} << 10;
+inline constexpr size_t kTransferBytes = size_t{64} << 10;
+inline constexpr PacketTag kTransferAnswer{0, 0, 0, PacketKind::kBackward};
+
+inline PacketRules transfer_rules() { return {.microbatches = 7, .eval_microbatches = int64_t{1} << 40}; }
+inline PacketTag transfer_tag(int64_t number) { return {0, 0, number, PacketKind::kEvalForward}; }
 
 // Returns when the other end has said that it has them all.
-inline Status send_transfer(Link& link, int64_t messages) {
-  for (int64_t number = 0; number < messages; ++number) {
-    if (auto sent = link.send(std::vector<std::byte>(kTransferMessageBytes)); !sent.ok()) return sent;
-  }
-  const auto answer = link.receive();
+inline Status send_transfer(PacketLink& link, int64_t messages) {
+  const std::vector<std::byte> payload(kTransferBytes);
+  for (int64_t number = 0; number < messages; ++number) TRY(link.send(transfer_tag(number), payload, 0));
+  const auto answer = link.receive(kTransferAnswer, 0);
   return answer ? Status{} : Status(answer.error());
 }
 
-// Bits per second of message bytes. The first few messages do not count: how long connecting took, and what a line
-// takes in at once before it is full.
-inline Result<double> receive_transfer(Link& link, int64_t messages) {
+// Bits per second of payload. The first few packets do not count: how long connecting took, and what a line takes in
+// at once before it is full.
+inline Result<double> receive_transfer(PacketLink& link, int64_t messages) {
   constexpr int64_t kUncounted = 8;
   std::chrono::steady_clock::time_point start;
   for (int64_t number = 0; number < messages; ++number) {
-    if (const auto message = link.receive(); !message) return message.error();
+    if (const auto message = link.receive(transfer_tag(number), 0); !message) return message.error();
     if (number + 1 == kUncounted) start = std::chrono::steady_clock::now();
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  if (auto sent = link.send({}); !sent.ok()) return sent.error();
-  return static_cast<double>((messages - kUncounted) * static_cast<int64_t>(kTransferMessageBytes) * 8) / took.count();
+  if (auto sent = link.send(kTransferAnswer, {}, 0); !sent.ok()) return sent.error();
+  return static_cast<double>((messages - kUncounted) * static_cast<int64_t>(kTransferBytes) * 8) / took.count();
 }
 
 }  // namespace thinpipe

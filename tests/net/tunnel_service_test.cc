@@ -1,134 +1,105 @@
 // The relay's side: who is let in, who replaces whom, and what is done about ends that break the rules.
 #include "net/tunnel_service.h"
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/completion_queue.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/sync_stream.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
 #include <atomic>
 #include <thread>
 
-#include "net/link_conformance.h"
+#include "net/packet_links.h"
+#include "net/raw_call.h"
 #include "net/relayed_links.h"
-#include "net/stream_link.h"
 
 namespace thinpipe {
 namespace {
 
 // An end that speaks gRPC, and otherwise does what it likes.
-class RawEnd {
+class RawEnd : public RawCall {
  public:
-  using Metadata = std::vector<std::pair<std::string, std::string>>;
-
-  RawEnd(const RelayServer& relay, const Metadata& metadata) : RawEnd(relay.channel(), metadata) {}
-  RawEnd(const std::shared_ptr<grpc::Channel>& channel, const Metadata& metadata)
-      : channel_(channel), method_(kTunnelMethod, grpc::internal::RpcMethod::BIDI_STREAMING, channel_) {
-    // On a busy machine a connection may need a second try: what is asked is what the relay says, not the first try.
-    context_.set_wait_for_ready(true);
-    for (const auto& [key, value] : metadata) context_.AddMetadata(key, value);
-    stream_.reset(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
-        channel_.get(), method_, &context_));
-  }
-  ~RawEnd() {
-    context_.TryCancel();
-    if (!finished_) (void)stream_->Finish();
+  RawEnd(const RelayServer& relay, const wire::Hello& hello) : RawEnd(relay.channel(), hello) {}
+  RawEnd(const std::shared_ptr<grpc::Channel>& channel, const wire::Hello& hello) : RawCall(channel, To::kRelay) {
+    EXPECT_TRUE(RawCall::write(hello_frame(hello)));
   }
 
-  bool joined() {
-    stream_->WaitForInitialMetadata();
-    return context_.GetServerInitialMetadata().contains(kJoinedKey);
-  }
   bool write(size_t bytes) {
-    const grpc::Slice slice(std::string(bytes, 'x'));
-    return stream_->Write(grpc::ByteBuffer(&slice, 1));
+    wire::Frame frame;
+    frame.set_tunnelled(std::string(bytes, 'x'));
+    return RawCall::write(frame);
   }
   size_t read() {
-    grpc::ByteBuffer buffer;
-    return stream_->Read(&buffer) ? buffer.Length() : SIZE_MAX;
+    const auto frame = RawCall::read();
+    return frame.what_case() == wire::Frame::kTunnelled ? frame.tunnelled().size() : SIZE_MAX;
   }
-  void cancel() { context_.TryCancel(); }
-  void half_close() { stream_->WritesDone(); }
-  Error reason() {
-    grpc::ByteBuffer buffer;
-    while (stream_->Read(&buffer)) buffer.Clear();
-    finished_ = true;
-    return {stream_->Finish().error_message()};
-  }
-
- private:
-  std::shared_ptr<grpc::Channel> channel_;
-  grpc::internal::RpcMethod method_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream_;
-  bool finished_ = false;
 };
 
-RawEnd::Metadata metadata_for(bool dials) {
-  return {{kRunKey, "a run"}, {kBoundaryKey, "0"}, {kEpochKey, "1"}, {kDialsKey, dials ? "1" : "0"}};
-}
-
 TEST(TunnelService, TheGateHearsWhatAnEndSaysAndItsRefusalIsPassedOn) {
-  TunnelHello heard;
-  LinkCaller from;
-  RelayServer relay([&](const TunnelHello& hello, const LinkCaller& caller) {
+  wire::Hello heard;
+  Caller from;
+  RelayServer relay([&](const wire::Hello& hello, const Caller& caller) {
     heard = hello;
     from = caller;
     return Status(Error{"stage 7 is not of this run\nat all"});
   });
-  const TunnelHello said{"a run\n\xff", -3, UINT64_MAX, true};
+  const auto said = tunnel_hello("a run\n\xff", -3, UINT64_MAX, true);
   const auto end = Tunnel::open(relay.channel(), said);
   ASSERT_FALSE(end.ok());
   EXPECT_TRUE(holds(end.error(), "stage 7 is not of this run at all"));
-  EXPECT_EQ(heard, said);
+  EXPECT_EQ(heard.SerializeAsString(), said.SerializeAsString());
   EXPECT_NE(from.address.find("127.0.0.1"), std::string::npos) << from.address;
   EXPECT_TRUE(from.names.empty());
 }
 
-TEST(TunnelService, RefusesAnEndThatDoesNotSayWhoItIs) {
-  RelayServer relay;
-  const auto good = metadata_for(true);
-  for (size_t missing = 0; missing < good.size(); ++missing) {
-    auto metadata = good;
-    metadata.erase(metadata.begin() + static_cast<std::ptrdiff_t>(missing));
-    EXPECT_TRUE(holds(RawEnd(relay, metadata).reason(), good[missing].first));
-    metadata = good;
-    metadata.push_back(metadata[missing]);
-    EXPECT_TRUE(holds(RawEnd(relay, metadata).reason(), good[missing].first));
-  }
-  for (const size_t at : {1, 2, 3}) {
-    for (const std::string number : {"", "x", "1x", "1 ", "99999999999999999999999", "0.5"}) {
-      auto metadata = good;
-      metadata[at].second = number;
-      EXPECT_TRUE(holds(RawEnd(relay, metadata).reason(), good[at].first)) << number;
-    }
+TEST(TunnelService, RefusesAnEndThatDoesNotBeginWithAHello) {
+  RelayServer relay([](const wire::Hello&, const Caller&) {
+    ADD_FAILURE() << "the gate was asked";
+    return Status{};
+  });
+  for (const auto& frame : {wire::Frame(), last_word_frame("over")}) {
+    RawCall call(relay.channel(), RawCall::To::kRelay);
+    EXPECT_TRUE(call.write(frame));
+    EXPECT_TRUE(holds(call.reason(), "the call's first frame is not a hello"));
   }
 }
 
-TEST(TunnelService, ABufferAboveTheLimitEndsBoth) {
+TEST(TunnelService, CutsOffAnEndThatSaysNothing) {
+  RelayServer relay(let_through, std::chrono::hours(1), std::chrono::milliseconds(20));
+  RawCall call(relay.channel(), RawCall::To::kRelay);
+  EXPECT_TRUE(holds(call.reason(), "no hello within 20ms"));
+}
+
+TEST(TunnelService, AFrameOfAnotherKindEndsBoth) {
+  RelayServer relay;
+  RawEnd dialling(relay, end_hello(true));
+  RawEnd accepting(relay, end_hello(false));
+  ASSERT_TRUE(dialling.accepted() && accepting.accepted());
+  EXPECT_TRUE(dialling.RawCall::write(last_word_frame("over")));
+  EXPECT_TRUE(
+      holds(accepting.reason(), "the dialling end of the tunnel of boundary 0, epoch 1 sent a frame of another"));
+  EXPECT_TRUE(holds(dialling.reason(), "sent a frame of another kind"));
+}
+
+TEST(TunnelService, APieceAboveTheLimitEndsBoth) {
   RelayServer relay;
   for (const bool dialling_errs : {true, false}) {
-    RawEnd dialling(relay, metadata_for(true));
-    RawEnd accepting(relay, metadata_for(false));
-    ASSERT_TRUE(dialling.joined() && accepting.joined());
+    RawEnd dialling(relay, end_hello(true));
+    RawEnd accepting(relay, end_hello(false));
+    ASSERT_TRUE(dialling.accepted() && accepting.accepted());
     auto& errs = dialling_errs ? dialling : accepting;
     auto& other = dialling_errs ? accepting : dialling;
-    EXPECT_TRUE(errs.write(kMaxTunnelBufferBytes));
-    EXPECT_EQ(other.read(), kMaxTunnelBufferBytes);
-    EXPECT_TRUE(errs.write(kMaxTunnelBufferBytes + 1));
-    EXPECT_TRUE(holds(errs.reason(), "sent a buffer of 65537 bytes, the most is 65536"));
-    EXPECT_TRUE(holds(other.reason(), "sent a buffer of 65537 bytes, the most is 65536"));
+    EXPECT_TRUE(errs.write(kMaxTunnelBytes));
+    EXPECT_EQ(other.read(), kMaxTunnelBytes);
+    EXPECT_TRUE(errs.write(kMaxTunnelBytes + 1));
+    EXPECT_TRUE(holds(errs.reason(), "sent a piece of 65537 bytes, the most is 65536"));
+    EXPECT_TRUE(holds(other.reason(), "sent a piece of 65537 bytes, the most is 65536"));
   }
 }
 
 TEST(TunnelService, AnEndThatStopsWithoutAWordEndsTheOther) {
   RelayServer relay;
-  RawEnd dialling(relay, metadata_for(true));
-  RawEnd accepting(relay, metadata_for(false));
-  ASSERT_TRUE(dialling.joined() && accepting.joined());
+  RawEnd dialling(relay, end_hello(true));
+  RawEnd accepting(relay, end_hello(false));
+  ASSERT_TRUE(dialling.accepted() && accepting.accepted());
   dialling.half_close();
   EXPECT_TRUE(holds(accepting.reason(), "the dialling end of the tunnel of boundary 0, epoch 1 is gone"));
 }
@@ -137,12 +108,12 @@ TEST(TunnelService, AnEndThatStopsWithoutAWordEndsTheOther) {
 TEST(TunnelService, AnEndThatTakesNothingIsCutOffWhenTheOtherIsGone) {
   constexpr int kStoppedForMs = 100;
   RelayServer relay;
-  auto dialling = std::make_unique<RawEnd>(relay, metadata_for(true));
-  RawEnd accepting(relay, metadata_for(false));
-  ASSERT_TRUE(dialling->joined() && accepting.joined());
+  auto dialling = std::make_unique<RawEnd>(relay, end_hello(true));
+  RawEnd accepting(relay, end_hello(false));
+  ASSERT_TRUE(dialling->accepted() && accepting.accepted());
   std::atomic<int> written = 0;
   std::thread writer([&] {
-    while (dialling->write(kMaxTunnelBufferBytes)) ++written;
+    while (dialling->write(kMaxTunnelBytes)) ++written;
   });
   int seen = 0;
   do {
@@ -151,13 +122,14 @@ TEST(TunnelService, AnEndThatTakesNothingIsCutOffWhenTheOtherIsGone) {
   } while (seen == 0 || written != seen);
   dialling->cancel();
   writer.join();
-  while (accepting.write(kMaxTunnelBufferBytes)) continue;
+  while (accepting.write(kMaxTunnelBytes)) continue;
 }
 
 TEST(TunnelService, TheCallsEndWellWhenBothWaysHaveEnded) {
   RelayServer relay;
-  RawEnd dialling(relay, metadata_for(true));
-  RawEnd accepting(relay, metadata_for(false));
+  RawEnd dialling(relay, end_hello(true));
+  RawEnd accepting(relay, end_hello(false));
+  ASSERT_TRUE(dialling.accepted() && accepting.accepted());
   EXPECT_TRUE(dialling.write(0));
   EXPECT_EQ(accepting.read(), 0u);
   EXPECT_TRUE(accepting.write(5));
@@ -173,8 +145,8 @@ TEST(TunnelService, AnEndThatLeavesWhileItWaitsIsForgotten) {
   {
     // Once one of two has been replaced, the other is known to wait there.
     std::stop_source stop;
-    std::future<OpenedTunnel> both[] = {open_later(relay, tunnel_hello(true), "", stop.get_token()),
-                                        open_later(relay, tunnel_hello(true), "", stop.get_token())};
+    std::future<OpenedTunnel> both[] = {open_later(relay, end_hello(true), "", stop.get_token()),
+                                        open_later(relay, end_hello(true), "", stop.get_token())};
     const auto ready = [&](int which) {
       return both[which].wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     };
@@ -182,16 +154,16 @@ TEST(TunnelService, AnEndThatLeavesWhileItWaitsIsForgotten) {
     stop.request_stop();
     for (auto& one : both) EXPECT_FALSE(one.get().ok());
   }
-  RawEnd dialling(relay, metadata_for(true));
-  RawEnd accepting(relay, metadata_for(false));
-  EXPECT_TRUE(dialling.joined());
-  EXPECT_TRUE(accepting.joined());
+  RawEnd dialling(relay, end_hello(true));
+  RawEnd accepting(relay, end_hello(false));
+  EXPECT_TRUE(dialling.accepted());
+  EXPECT_TRUE(accepting.accepted());
 }
 
 // Which of two comes first is not known here; one of them is replaced.
 TEST(TunnelService, ANewerEndTakesThePlaceOfOneThatWaits) {
   RelayServer relay;
-  std::future<OpenedTunnel> both[] = {open_later(relay, tunnel_hello(true)), open_later(relay, tunnel_hello(true))};
+  std::future<OpenedTunnel> both[] = {open_later(relay, end_hello(true)), open_later(relay, end_hello(true))};
   const auto ready = [&](int which) {
     return both[which].wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   };
@@ -201,7 +173,7 @@ TEST(TunnelService, ANewerEndTakesThePlaceOfOneThatWaits) {
   ASSERT_FALSE(old.ok());
   EXPECT_TRUE(holds(old.error(), "a newer dialling end of the tunnel of boundary 0 took its place"));
   const auto listener = LocalSocket::listen().take();
-  const auto accepting = Tunnel::open(relay.channel(), tunnel_hello(false), {.accepts_at = listener.address()});
+  const auto accepting = Tunnel::open(relay.channel(), end_hello(false), {.accepts_at = listener.address()});
   EXPECT_TRUE(accepting.ok());
   EXPECT_TRUE(both[1 - replaced].get().ok());
 }
@@ -209,82 +181,70 @@ TEST(TunnelService, ANewerEndTakesThePlaceOfOneThatWaits) {
 // An end that comes again has lost its first call, though the relay may not know yet.
 TEST(TunnelService, AnEndThatComesAgainEndsTheTunnelItWasIn) {
   RelayServer relay;
-  RawEnd dialling(relay, metadata_for(true));
-  RawEnd accepting(relay, metadata_for(false));
-  ASSERT_TRUE(dialling.joined() && accepting.joined());
-  RawEnd again(relay, metadata_for(false));
+  RawEnd dialling(relay, end_hello(true));
+  RawEnd accepting(relay, end_hello(false));
+  ASSERT_TRUE(dialling.accepted() && accepting.accepted());
+  RawEnd again(relay, end_hello(false));
   EXPECT_TRUE(holds(dialling.reason(), "a newer accepting end of the tunnel of boundary 0 took its place"));
   EXPECT_TRUE(holds(accepting.reason(), "a newer accepting end of the tunnel of boundary 0 took its place"));
-  RawEnd dialling_again(relay, metadata_for(true));
-  EXPECT_TRUE(dialling_again.joined());
-  EXPECT_TRUE(again.joined());
+  RawEnd dialling_again(relay, end_hello(true));
+  EXPECT_TRUE(dialling_again.accepted());
+  EXPECT_TRUE(again.accepted());
 }
 
 TEST(TunnelService, DropsWhatIsOfEarlierEpochs) {
   RelayServer relay;
-  const auto end = [&](const std::string& epoch, bool dials) {
-    auto metadata = metadata_for(dials);
-    metadata[2].second = epoch;
-    return std::make_unique<RawEnd>(relay, metadata);
-  };
-  const auto old = end("1", true), old_partner = end("1", false);
-  const auto now = end("2", true), now_partner = end("2", false);
-  for (const auto* each : {&old, &old_partner, &now, &now_partner}) ASSERT_TRUE((*each)->joined());
+  RawEnd old(relay, end_hello(true, 0, 1)), old_partner(relay, end_hello(false, 0, 1));
+  RawEnd now(relay, end_hello(true, 0, 2)), now_partner(relay, end_hello(false, 0, 2));
+  for (auto* each : {&old, &old_partner, &now, &now_partner}) ASSERT_TRUE(each->accepted());
+  RawCall silent(relay.channel(), RawCall::To::kRelay);
   relay.service().drop(2);
-  EXPECT_TRUE(holds(old->reason(), "epoch 2 has begun"));
-  EXPECT_TRUE(holds(old_partner->reason(), "epoch 2 has begun"));
-  EXPECT_TRUE(now->write(3));
-  EXPECT_EQ(now_partner->read(), 3u);
+  EXPECT_TRUE(holds(old.reason(), "epoch 2 has begun"));
+  EXPECT_TRUE(holds(old_partner.reason(), "epoch 2 has begun"));
+  EXPECT_TRUE(now.write(3));
+  EXPECT_EQ(now_partner.read(), 3u);
 }
 
-// Calls on one connection and one queue: a thread and a connection each would be a test of the machine.
-class ManyEnds {
- public:
-  ManyEnds(const RelayServer& relay, size_t count) : stub_(relay.channel()), calls_(count) {
-    for (size_t number = 0; number < count; ++number) {
-      auto& call = calls_[number];
-      auto metadata = metadata_for(true);
-      metadata[1].second = std::to_string(number);
-      for (const auto& [key, value] : metadata) call.context.AddMetadata(key, value);
-      call.context.set_wait_for_ready(true);
-      call.context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));  // a failure, not a hang
-      call.stream = stub_.PrepareCall(&call.context, kTunnelMethod, &queue_);
-      call.stream->StartCall(&call);
-    }
-  }
-
-  // Waits for the next of them to end.
-  std::string next_reason() {
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue_.Next(&tag, &ok)) {
-      auto& call = *static_cast<Call*>(tag);
-      if (call.started) return call.status.error_message();
-      call.started = true;
-      call.stream->Finish(&call.status, &call);
-    }
-    return "no end is left";
-  }
-
- private:
-  struct Call {
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
-    grpc::Status status;
-    bool started = false;
-  };
-  grpc::GenericStub stub_;
-  grpc::CompletionQueue queue_;
-  std::vector<Call> calls_;
-};
-
+// All on one connection: one each would be a test of the machine.
 TEST(TunnelService, RefusesMoreThanSoManyThatWait) {
   // Nobody may give up while the others still come, however slow the machine.
   RelayServer relay(let_through, std::chrono::hours(1));
-  ManyEnds ends(relay, TunnelService::kMaxWaiting + 1);
-  EXPECT_EQ(ends.next_reason(), "64 ends of tunnels wait already");
+  const auto channel = relay.channel();
+  std::vector<std::unique_ptr<RawEnd>> ends;
+  std::atomic<size_t> refused = 0;
+  std::vector<std::thread> waiting;
+  for (size_t number = 0; number < TunnelService::kMaxWaiting + 1; ++number) {
+    ends.push_back(std::make_unique<RawEnd>(channel, end_hello(true, static_cast<int64_t>(number))));
+    waiting.emplace_back([&, &end = *ends.back()] {
+      const auto reason = end.reason().message;
+      if (reason == "64 ends of tunnels wait already") ++refused;
+      EXPECT_TRUE(refused == 1 || reason == "the coordinator goes home") << reason;
+    });
+  }
+  while (refused == 0) std::this_thread::yield();
   relay.service().shutdown("the coordinator goes home");
-  for (size_t i = 0; i < TunnelService::kMaxWaiting; ++i) EXPECT_EQ(ends.next_reason(), "the coordinator goes home");
+  for (auto& thread : waiting) thread.join();
+  EXPECT_EQ(refused, 1u);
+}
+
+// Strangers who say nothing keep nobody out.
+TEST(TunnelService, AFloodOfSilentCallsEndsTheOldestOfThem) {
+  RelayServer relay(let_through, std::chrono::hours(1), std::chrono::hours(1));
+  const auto channel = relay.channel();
+  std::vector<std::unique_ptr<RawCall>> flood;
+  std::atomic<size_t> ended = 0;
+  std::vector<std::thread> waiting;
+  for (size_t number = 0; number < TunnelService::kMaxOpening + 1; ++number) {
+    flood.push_back(std::make_unique<RawCall>(channel, RawCall::To::kRelay));
+    waiting.emplace_back([&, &call = *flood.back()] {
+      if (call.reason().message == "too many calls have not said yet whose they are") ++ended;
+    });
+  }
+  while (ended == 0) std::this_thread::yield();
+  RawEnd dialling(relay, end_hello(true)), accepting(relay, end_hello(false));
+  EXPECT_TRUE(dialling.accepted() && accepting.accepted());
+  for (auto& call : flood) call->cancel();
+  for (auto& thread : waiting) thread.join();
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <latch>
 #include <thread>
 
+#include "net/destroyed_soon.h"
 #include "net/link_conformance.h"
 #include "net/peer_process.h"
 #include "net/relayed_links.h"
@@ -70,11 +71,11 @@ TEST(Tunnel, PassesBytesUnchangedBothWaysAtOnce) {
   const auto up = test_message(2, 0, (size_t{3} << 20) + 1);
   std::thread above([&] { send_in_pieces(tunnel.near, down, 1); });
   std::thread below([&] { send_in_pieces(tunnel.far, up, 2); });
-  std::string arrived_up;
-  std::thread reader([&] { arrived_up = hash_of(receive_bytes(tunnel.near, up.size())); });
-  EXPECT_EQ(hash_of(receive_bytes(tunnel.far, down.size())), hash_of(down));
+  MessageBytes arrived_up;
+  std::thread reader([&] { arrived_up = receive_bytes(tunnel.near, up.size()); });
+  EXPECT_TRUE(receive_bytes(tunnel.far, down.size()) == down);
   for (auto* thread : {&above, &below, &reader}) thread->join();
-  EXPECT_EQ(arrived_up, hash_of(up));
+  EXPECT_TRUE(arrived_up == up);
 }
 
 TEST(Tunnel, AWayThatIsClosedLeavesTheOtherOpen) {
@@ -140,30 +141,30 @@ TEST(Tunnel, TakesOneConnectionAndNoSecond) {
 
 TEST(Tunnel, AnEndWhosePartnerNeverComesIsToldSo) {
   RelayServer relay(let_through, std::chrono::milliseconds(20));
-  const auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true, 4, 7));
+  const auto dialling = Tunnel::open(relay.channel(), end_hello(true, 4, 7));
   ASSERT_FALSE(dialling.ok());
   EXPECT_TRUE(
       holds(dialling.error(), "the accepting end of the tunnel of boundary 4, epoch 7 did not come within 20ms"));
-  const auto accepting = Tunnel::open(relay.channel(), tunnel_hello(false, 4, 7), {.accepts_at = "127.0.0.1:1"});
+  const auto accepting = Tunnel::open(relay.channel(), end_hello(false, 4, 7), {.accepts_at = "127.0.0.1:1"});
   ASSERT_FALSE(accepting.ok());
   EXPECT_TRUE(holds(accepting.error(), "the dialling end of the tunnel of boundary 4, epoch 7 did not come"));
 }
 
 TEST(Tunnel, GivesUpOnARelayThatNeverAnswers) {
   RelayServer relay;
-  const auto end = Tunnel::open(relay.channel(), tunnel_hello(true), {.timeout = std::chrono::milliseconds(20)});
+  const auto end = Tunnel::open(relay.channel(), end_hello(true), {.timeout = std::chrono::milliseconds(20)});
   ASSERT_FALSE(end.ok());
   EXPECT_TRUE(holds(end.error(), "no answer of the relay within 20ms"));
 }
 
 TEST(Tunnel, AWaitEndsWhenItIsToldTo) {
   std::latch asked(1);
-  RelayServer relay([&](const TunnelHello&, const LinkCaller&) {
+  RelayServer relay([&](const wire::Hello&, const Caller&) {
     asked.count_down();
     return Status{};
   });
   std::stop_source stop;
-  auto end = open_later(relay, tunnel_hello(true), "", stop.get_token());
+  auto end = open_later(relay, end_hello(true), "", stop.get_token());
   asked.wait();
   stop.request_stop();
   const auto opened = end.get();
@@ -213,8 +214,8 @@ TEST(Tunnel, DestroyingAnEndDoesNotWaitForOneThatTakesNothing) {
     while (tunnel.near.send(MessageBytes(1 << 16)).ok()) continue;
   });
   EXPECT_EQ(receive_bytes(tunnel.far, 1).size(), 1u);
-  tunnel.ends.accepting.reset();
-  tunnel.ends.dialling.reset();
+  EXPECT_TRUE(is_destroyed_soon(std::move(tunnel.ends.accepting)));
+  EXPECT_TRUE(is_destroyed_soon(std::move(tunnel.ends.dialling)));
   tunnel.near.interrupt();
   writer.join();
 }
@@ -224,7 +225,7 @@ TEST(Tunnel, AnEndWhoseProcessIsKilledEndsTheOther) {
   auto listener = LocalSocket::listen().take();
   test::PeerProcess peer(
       {THINPIPE_PEER_PROGRAM, "relayed", fmt::format("127.0.0.1:{}", relay.port()), listener.address()});
-  const auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true)).take();
+  const auto dialling = Tunnel::open(relay.channel(), end_hello(true)).take();
   ASSERT_EQ(peer.line(), "joined");
   auto near = LocalSocket::connect(dialling->local_address(), kDialTimeout).take();
   auto far = listener.accept().take();
@@ -241,7 +242,7 @@ TEST(Tunnel, AShutdownEndsBothEndsAndRefusesMoreWithItsReason) {
   relay.service().shutdown("the coordinator goes home");
   EXPECT_TRUE(at_its_end(tunnel.near));
   EXPECT_TRUE(at_its_end(tunnel.far));
-  const auto late = Tunnel::open(relay.channel(), tunnel_hello(true));
+  const auto late = Tunnel::open(relay.channel(), end_hello(true));
   ASSERT_FALSE(late.ok());
   EXPECT_TRUE(holds(late.error(), "the coordinator goes home"));
 }
@@ -262,8 +263,8 @@ TEST(Tunnel, AnEndWithoutItsOwnServerFailsForBoth) {
     const auto closed = LocalSocket::listen().take();
     nobody = closed.address();
   }
-  auto accepting = open_later(relay, tunnel_hello(false), nobody);
-  const auto dialling = Tunnel::open(relay.channel(), tunnel_hello(true)).take();
+  auto accepting = open_later(relay, end_hello(false), nobody);
+  const auto dialling = Tunnel::open(relay.channel(), end_hello(true)).take();
   const auto opened = accepting.get();
   ASSERT_FALSE(opened.ok());
   EXPECT_TRUE(holds(opened.error(), "cannot connect to " + nobody + ": Connection refused"));

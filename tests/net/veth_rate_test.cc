@@ -1,4 +1,4 @@
-// Shaping against the kernel's: a transfer over a ShapedLink must be as fast as one over a line that tc has made as
+// Shaping against the kernel's: a transfer over a shaped link must be as fast as one over a line that tc has made as
 // slow. Two network namespaces joined by a veth pair, a process in each.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,7 +9,6 @@
 
 #include "net/grpc_links.h"
 #include "net/peer_process.h"
-#include "net/shaped_link.h"
 #include "net/transfer.h"
 
 namespace thinpipe {
@@ -82,10 +81,11 @@ double rate_over_the_kernels_line(const ShapedNamespaces& namespaces) {
 
 double rate_over_a_shaped_link() {
   GrpcLinks links;
-  auto [upper, lower] = links.make(kTransferCapacity, 1);
-  upper = shape_link(std::move(upper), {.rate_bits_per_s = kRate}, kTransferCapacity, 1);
-  std::thread sender([&from = *upper] { EXPECT_TRUE(send_transfer(from, kMessages).ok()); });
-  const auto rate = receive_transfer(*lower, kMessages);
+  auto [near, far] = links.make();
+  PacketLink upper(std::move(near), transfer_rules(), 0, {.rate_bits_per_s = kRate}, 1);
+  PacketLink lower(std::move(far), transfer_rules(), 0);
+  std::thread sender([&] { EXPECT_TRUE(send_transfer(upper, kMessages).ok()); });
+  const auto rate = receive_transfer(lower, kMessages);
   sender.join();
   EXPECT_TRUE(rate.ok());
   return rate.ok() ? rate.value() : 0;

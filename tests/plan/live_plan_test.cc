@@ -168,8 +168,8 @@ void expect_plan_of(const RunConfig& config, int64_t number, at::Tensor& stream)
   EXPECT_EQ(plan.queues, number == 0 ? down : down + up);
   if (number == 0) {
     const auto traffic = step_traffic(config, kVocab, number);
-    EXPECT_EQ(traffic.sent, m * (forward + kPacketHeaderBytes));
-    EXPECT_EQ(traffic.received, m * (backward + kPacketHeaderBytes));
+    EXPECT_EQ(traffic.sent, m * (forward + kFrameOverheadBytes));
+    EXPECT_EQ(traffic.received, m * (backward + kFrameOverheadBytes));
   }
 }
 

@@ -99,7 +99,7 @@ CoordinatorService::CoordinatorService(RunIdentity identity, RunDoor door, RunSt
       clock_(clock),
       checkpoints_(identity_.folder / "checkpoints", identity_.run),
       logs_(identity_.folder, identity_.config.train),
-      tunnels_([this](const TunnelHello& hello, const Caller& caller) { return may_tunnel(hello, caller); },
+      tunnels_([this](const wire::Hello& hello, const Caller& caller) { return may_tunnel(hello, caller); },
                kPartnerPatience) {}
 
 Status CoordinatorService::start() {
@@ -233,12 +233,12 @@ Status CoordinatorService::require_member(const Visit& visit) {
   return {};
 }
 
-Status CoordinatorService::may_tunnel(const TunnelHello& hello, const Caller& caller) {
+Status CoordinatorService::may_tunnel(const wire::Hello& hello, const Caller& caller) {
   const std::lock_guard lock(mutex_);
   const Visit visit{caller, "Tunnel"};
   const auto peer = TRY(peer_of(visit));
-  if (hello.run != identity_.run) return refused(visit, "the tunnel is for another run");
-  const auto allowed = core_->may_tunnel(peer, hello.boundary, hello.epoch, hello.dials);
+  if (hello.run() != identity_.run) return refused(visit, "the tunnel is for another run");
+  const auto allowed = core_->may_tunnel(peer, hello.boundary(), hello.epoch(), hello.dials());
   return allowed.ok() ? Status() : Status(refused(visit, allowed.error().message));
 }
 

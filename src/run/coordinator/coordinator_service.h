@@ -115,7 +115,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   Status require_member(const Visit& visit);
   Error refused(const Visit& visit, const std::string& reason);
   // The same without the mutex.
-  Status may_tunnel(const TunnelHello& hello, const Caller& caller);
+  Status may_tunnel(const wire::Hello& hello, const Caller& caller);
   Status may_fetch(const Visit& visit, const std::string& unit);
   Status may_read_tokens(const Visit& visit);
   grpc::Status other_run(const std::string& run) const;

@@ -59,7 +59,7 @@ std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Id
   const auto credentials = tls_server(identity, false);
   for (auto& place : places) builder.AddListeningPort(to_string(place), credentials, &place.port);
   builder.RegisterService(&service);
-  builder.RegisterService(&service.tunnels().grpc_service());
+  builder.RegisterService(&service.tunnels());
   auto server = builder.BuildAndStart();
   for (const auto& place : places) {
     if (!server || place.port == 0) {

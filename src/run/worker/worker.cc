@@ -14,8 +14,8 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "boundary/sizes.h"
 #include "config/config_file.h"
-#include "net/shaped_link.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "run/core/protocol.h"
@@ -274,16 +274,11 @@ class Worker {
   }
 
   WorkerLinksOptions links_options() {
-    size_t largest = 0;
-    for (int64_t cut = 0; cut + 1 < config_.pipeline.stages; ++cut) {
-      largest = std::max(largest, packet_rules(config_, run_.vocab(), cut, run_tag(run_.run())).max_payload_bytes);
-    }
-    const int64_t capacity = queue_capacity(config_.train);
     return {run_.run(),
             options_.coordinator,
             options_.listen,
             options_.announce,
-            {capacity, capacity, largest + kPacketHeaderBytes},
+            boundary_sizes(config_, run_.vocab()).largest(),
             [this](const std::string& reason) {
               log_warn("refused a connection: {}", reason);
               control::FromWorker message;
@@ -297,13 +292,10 @@ class Worker {
     if (options_.wrap_link) link = options_.wrap_link(std::move(link));
     const auto settings = link_settings(config_)[static_cast<size_t>(cut)];
     const auto& line = down ? settings.forward : settings.backward;
-    if (line.shapes()) {
-      link = shape_link(std::move(link), {line.rate_bits_per_s, line.delay, line.jitter}, queue_capacity(config_.train),
-                        config_.train.seed);
-    }
-    auto rules = packet_rules(config_, run_.vocab(), cut, run_tag(run_.run()));
+    auto rules = packet_rules(config_, cut);
     rules.neighbour = neighbour;
-    return std::make_unique<PacketLink>(std::move(link), std::move(rules), epoch_->number);
+    return std::make_unique<PacketLink>(std::move(link), std::move(rules), epoch_->number,
+                                        LinkShape{line.rate_bits_per_s, line.delay, line.jitter}, config_.train.seed);
   }
 
   // What this end of its links has sent, as the kernel counts.

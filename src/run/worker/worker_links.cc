@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "net/addresses.h"
+#include "net/grpc_link.h"
 #include "net/path_probe.h"
 #include "net/tls.h"
 
@@ -45,8 +46,8 @@ WorkerLinks::WorkerLinks(WorkerLinksOptions options) : options_(std::move(option
     listen.push_back(to_string(places.back()));
   }
   server_ = LinkServer::start(
-                listen, options_.limits.max_message_bytes,
-                [this](const LinkHello& hello, const LinkCaller& caller) { return let_in(hello, caller); },
+                listen, options_.max_payload_bytes,
+                [this](const wire::Hello& hello, const Caller& caller) { return let_in(hello, caller); },
                 tls_server(options_.coordinator.identity, true), options_.on_refused)
                 .take();
   addresses_ = options_.announce;
@@ -58,19 +59,19 @@ WorkerLinks::WorkerLinks(WorkerLinksOptions options) : options_(std::move(option
   prober_ = std::jthread([this](const std::stop_token& stop) { run_probes(stop); });
 }
 
-Status WorkerLinks::let_in(const LinkHello& hello, const LinkCaller& caller) {
+Status WorkerLinks::let_in(const wire::Hello& hello, const Caller& caller) {
   const auto refuse = [&](const std::string& reason) {
     options_.on_refused(fmt::format("{}: {}", caller.address, reason));
     return Error{reason};
   };
-  if (hello.run != options_.run) return refuse("that is a link of another run");
-  if (!is_peer_id(hello.from_peer) || caller.names != std::vector{peer_name(hello.from_peer)}) {
+  if (hello.run() != options_.run) return refuse("that is a link of another run");
+  if (!is_peer_id(hello.peer()) || caller.names != std::vector{peer_name(hello.peer())}) {
     return refuse("the certificate is not of the worker that it says it is");
   }
   std::unique_lock lock(mutex_);
-  const bool revoked = revoked_.contains(hello.from_peer);
+  const bool revoked = revoked_.contains(hello.peer());
   lock.unlock();  // to refuse is to tell the coordinator, which may take the network's time
-  if (revoked) return refuse(fmt::format("{} was removed from the run", hello.from_peer));
+  if (revoked) return refuse(fmt::format("{} was removed from the run", hello.peer()));
   return {};
 }
 
@@ -110,7 +111,7 @@ Result<std::unique_ptr<Link>> WorkerLinks::reach(const control::Neighbour& neigh
     case control::Neighbour::DIAL:
       return dial(neighbour.address(), neighbour, boundary, epoch, path);
     case control::Neighbour::AWAIT:
-      return server_->service().wait_for(boundary, epoch, from, options_.limits, stop);
+      return server_->service().wait_for(boundary, epoch, from, stop);
     case control::Neighbour::TUNNEL_DIAL: {
       auto way = TRY(tunnel(boundary, epoch, true, stop));
       tunnels_.push_back(std::move(way));
@@ -119,7 +120,7 @@ Result<std::unique_ptr<Link>> WorkerLinks::reach(const control::Neighbour& neigh
     case control::Neighbour::TUNNEL_AWAIT: {
       auto way = TRY(tunnel(boundary, epoch, false, stop));
       tunnels_.push_back(std::move(way));
-      return server_->service().wait_for(boundary, epoch, from, options_.limits, stop);
+      return server_->service().wait_for(boundary, epoch, from, stop);
     }
     default:
       return Error{"told to reach a neighbour in a way that is not known here"};
@@ -129,7 +130,7 @@ Result<std::unique_ptr<Link>> WorkerLinks::reach(const control::Neighbour& neigh
 Result<std::unique_ptr<Tunnel>> WorkerLinks::tunnel(int64_t boundary, uint64_t epoch, bool dials,
                                                     const std::stop_token& stop) {
   const TunnelEndOptions options{.accepts_at = dials ? "" : own_door_, .timeout = kTunnelPatience};
-  return Tunnel::open(line_.channel(), {options_.run, boundary, epoch, dials}, options, stop);
+  return Tunnel::open(line_.channel(), tunnel_hello(options_.run, boundary, epoch, dials), options, stop);
 }
 
 Result<std::unique_ptr<Link>> WorkerLinks::dial(const std::string& address, const control::Neighbour& neighbour,
@@ -137,9 +138,9 @@ Result<std::unique_ptr<Link>> WorkerLinks::dial(const std::string& address, cons
                                                 std::optional<control::PathFacts>& path) {
   const auto& self = options_.coordinator;
   PathFacts facts;
-  auto link =
-      dial_link(address, {options_.run, self.peer, boundary, epoch}, options_.limits, kDialPatience,
-                tls_channel(self.identity), peer_name(neighbour.peer()), neighbour.measure() ? &facts : nullptr);
+  auto link = dial_link(address, link_hello(options_.run, self.peer, boundary, epoch), options_.max_payload_bytes,
+                        kDialPatience, tls_channel(self.identity), peer_name(neighbour.peer()),
+                        neighbour.measure() ? &facts : nullptr);
   if (!link) return Error{fmt::format("{} at {}", neighbour.peer(), link.error().message)};
   if (neighbour.measure()) path = to_message(facts);
   dialled_ports_.push_back(port_of(address));

@@ -29,7 +29,7 @@ struct WorkerLinksOptions {
   CoordinatorAccess coordinator;
   std::vector<std::string> listen;    // HOST or HOST:PORT, each
   std::vector<std::string> announce;  // HOST:PORT: where neighbours may dial beside those, say a forwarded port
-  LinkLimits limits;
+  size_t max_payload_bytes = 0;       // of any packet
   // From any thread: somebody was turned away, and why.
   std::function<void(const std::string&)> on_refused;
 };
@@ -60,7 +60,7 @@ class WorkerLinks {
   uint64_t socket_bytes_sent() const;
 
  private:
-  Status let_in(const LinkHello& hello, const LinkCaller& caller);
+  Status let_in(const wire::Hello& hello, const Caller& caller);
   Result<std::unique_ptr<Link>> reach(const control::Neighbour& neighbour, int64_t boundary, uint64_t epoch,
                                       const std::stop_token& stop, std::optional<control::PathFacts>& path);
   Result<std::unique_ptr<Tunnel>> tunnel(int64_t boundary, uint64_t epoch, bool dials, const std::stop_token& stop);

@@ -1,11 +1,9 @@
-// The slowed-down link: the common suite over two transports, and its arithmetic with made-up times.
-#include "net/shaped_link.h"
+// Slower lines: their arithmetic with made-up times, and a link that keeps to it.
+#include "net/link_shape.h"
 
 #include <gtest/gtest.h>
 
-#include "net/grpc_links.h"
-#include "net/link_conformance.h"
-#include "net/memory_link.h"
+#include "net/packet_links.h"
 
 namespace thinpipe {
 namespace {
@@ -14,27 +12,6 @@ using std::chrono::hours;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-
-// Every part of the shape at work, and none that the suite has to wait for.
-constexpr LinkShape kQuick{2'000'000'000, microseconds(20), microseconds(20)};
-// For a close: a thread that is not given a core for half a second must not lose what was sent.
-constexpr auto kPatience = std::chrono::seconds(5);
-
-template <class Inner>
-struct Shaped {
-  auto make(int64_t capacity_down, int64_t capacity_up) {
-    auto [upper, lower] = inner.make(capacity_down, capacity_up);
-    return std::pair(shape_link(std::move(upper), kQuick, capacity_down, 1, kPatience),
-                     shape_link(std::move(lower), kQuick, capacity_up, 2, kPatience));
-  }
-  Inner inner;
-};
-
-struct MemoryLinks {
-  auto make(int64_t capacity_down, int64_t capacity_up) { return make_memory_link(capacity_down, capacity_up); }
-};
-INSTANTIATE_TYPED_TEST_SUITE_P(ShapedMemory, LinkConformance, Shaped<MemoryLinks>);
-INSTANTIATE_TYPED_TEST_SUITE_P(ShapedGrpc, LinkConformance, Shaped<GrpcLinks>);
 
 TimePoint at(Duration since_start) { return TimePoint(hours(1) + since_start); }
 
@@ -100,50 +77,46 @@ TEST(ShapePlan, ManyMessagesKeepTheRate) {
   EXPECT_NEAR(static_cast<double>((last - at(Duration(0))).count()), 8e5 / 3e6 * 1e9, 100'000 * 0.5);
 }
 
-TEST(ShapedLink, HoldsAMessageUntilItsTime) {
-  auto [upper, lower] = make_memory_link(4, 4);
+struct ShapedPair {
+  explicit ShapedPair(const LinkShape& shape) {
+    auto [near, far] = make_memory_link();
+    upper = std::make_unique<PacketLink>(std::move(near), numbered_rules(), kEpoch, shape, 1);
+    lower = std::make_unique<PacketLink>(std::move(far), numbered_rules(), kEpoch);
+    for (auto* end : {upper.get(), lower.get()}) end->enter(kEpoch, kStep);
+  }
+  std::unique_ptr<PacketLink> upper, lower;
+};
+
+TEST(ShapedLink, HoldsAPacketUntilItsTime) {
   constexpr auto kDelay = milliseconds(30);
-  upper = shape_link(std::move(upper), {.rate_bits_per_s = 8'000'000, .delay = kDelay}, 4, 1);
+  ShapedPair pair({.rate_bits_per_s = 8'000'000, .delay = kDelay});
   const auto start = std::chrono::steady_clock::now();
-  ASSERT_TRUE(upper->send(MessageBytes(10'000)).ok());  // 10 ms on the line
-  ASSERT_TRUE(upper->send(MessageBytes(10'000)).ok());
-  ASSERT_TRUE(lower->receive().ok());
+  ASSERT_TRUE(pair.upper->send(numbered(0), MessageBytes(10'000), 0).ok());  // 10 ms on the line
+  ASSERT_TRUE(pair.upper->send(numbered(1), MessageBytes(10'000), 0).ok());
+  ASSERT_TRUE(pair.lower->receive(numbered(0), 0).ok());
   EXPECT_GE(std::chrono::steady_clock::now() - start, kDelay + milliseconds(10));
-  ASSERT_TRUE(lower->receive().ok());
+  ASSERT_TRUE(pair.lower->receive(numbered(1), 0).ok());
   EXPECT_GE(std::chrono::steady_clock::now() - start, kDelay + milliseconds(20));
 }
 
-TEST(ShapedLink, AClosePassesOnAtOnceWhatIsHeld) {
-  auto [upper, lower] = make_memory_link(4, 4);
-  upper = shape_link(std::move(upper), {.delay = hours(1)}, 4, 1, kPatience);
-  EXPECT_EQ(send_many(*upper, 1, 4), 4u);
-  upper->close("enough for today");
-  EXPECT_EQ(receive_many(*lower, 1, 4), 4u);
-  EXPECT_TRUE(fails_with(lower->receive(), "enough for today"));
+TEST(ShapedLink, ACloseSendsAtOnceWhatIsHeld) {
+  ShapedPair pair({.delay = hours(1)});
+  EXPECT_EQ(send_many(*pair.upper, 1, 5), 5u);
+  pair.upper->close("enough for today");
+  EXPECT_EQ(receive_many(*pair.lower, 1, 5), 5u);
+  EXPECT_TRUE(fails_with(pair.lower->receive(numbered(5), 0), "enough for today"));
 }
 
-TEST(ShapedLink, HoldsNoMoreThanItsCapacity) {
-  auto [upper, lower] = make_memory_link(3, 1);
-  upper = shape_link(std::move(upper), {.delay = hours(1)}, 3, 1);
+TEST(ShapedLink, HoldsNoMoreThanAStepSends) {
+  ShapedPair pair({.delay = hours(1)});
   std::atomic<uint64_t> sent = 0;
-  std::thread sender([&, &from = *upper] { send_many(from, 1, 1000, &sent); });
-  while (sent < 3) std::this_thread::yield();
+  std::thread sender([&] { send_many(*pair.upper, 1, 1000, &sent); });
+  while (sent < 5) std::this_thread::yield();
   // Every chance for a sender that does not wait.
-  for (int turn = 0; turn < 100; ++turn) std::this_thread::yield();
-  upper->close("done");
+  for (int turn = 0; turn < 1000; ++turn) std::this_thread::yield();
+  pair.upper->close("done");
   sender.join();
-  EXPECT_EQ(sent.load(), 3u);
-}
-
-TEST(ShapedLink, ACloseDoesNotWaitForAnInnerLinkWithoutRoomForever) {
-  auto [upper, lower] = make_memory_link(1, 1);
-  upper = shape_link(std::move(upper), {}, 2, 1);
-  EXPECT_EQ(send_many(*upper, 1, 4), 4u);  // one in the memory link, one on its way in, two held
-  std::thread receiver([&from = *upper] { EXPECT_TRUE(fails_with(from.receive(), "enough for today")); });
-  upper->close("enough for today");
-  receiver.join();
-  EXPECT_EQ(receive_many(*lower, 1, 1), 1u);
-  EXPECT_TRUE(fails_with(lower->receive(), "enough for today"));
+  EXPECT_EQ(sent.load(), 5u);
 }
 
 }  // namespace

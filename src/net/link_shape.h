@@ -1,0 +1,37 @@
+// A slower line than the one there is, for experiments on one machine: when a packet would arrive on a line of a given
+// rate, delay and jitter. PacketLink holds what it sends until then.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "base/rng.h"
+
+namespace thinpipe {
+
+// Of one direction. Without values: no slower than the line there is.
+struct LinkShape {
+  uint64_t rate_bits_per_s = 0;  // 0: unlimited
+  Duration delay{0};
+  Duration jitter{0};  // on top of the delay, uniform between 0 and this
+};
+
+// When messages arrive. A message starts when it is queued, or when the line has finished the one before; it occupies
+// the line for bytes * 8 / rate; it arrives delay and jitter after that, but never before the one before. Pipelined: a
+// delayed message does not occupy the line. The same seed gives the same jitter.
+class ShapePlan {
+ public:
+  ShapePlan(const LinkShape& shape, uint64_t seed) : shape_(shape), jitter_(seed, "link jitter") {}
+
+  // Of the next message, queued now. The times of the calls must not decrease.
+  TimePoint arrival(TimePoint now, uint64_t bytes);
+
+ private:
+  LinkShape shape_;
+  CounterRng jitter_;
+  uint64_t messages_ = 0;
+  TimePoint line_free_{};
+  TimePoint last_arrival_{};
+};
+
+}  // namespace thinpipe
