@@ -91,7 +91,7 @@ TEST_F(Data, HelpTeachesByExample) {
         Arguments{"tokenizer"}, Arguments{"tokenizer", "train"}, Arguments{"bench", "data"}}) {
     auto arguments = command;
     arguments.push_back("--help");
-    EXPECT_TRUE(has(run(arguments), fmt::format("Examples:\n  thinpipe {}", fmt::join(command, " ")))) << command[0];
+    EXPECT_TRUE(has(run(arguments), fmt::format("Examples:\n  $ thinpipe {}", fmt::join(command, " ")))) << command[0];
   }
 }
 

@@ -269,7 +269,7 @@ TEST_F(Joining, LeavingAndBeingThrownOutCostTheRunNothing) {
   // One leaves, as it should; another comes.
   b->signal(SIGINT);
   expect_ends_well(*b);
-  EXPECT_NE(b->out().find("left;"), std::string::npos) << b->out();
+  EXPECT_NE(b->out().find("left the run;"), std::string::npos) << b->out();
   EXPECT_TRUE(says(*serving, "left: stage 1 (b-"));
   EXPECT_EQ(serving->err().find("rollback"), std::string::npos) << serving->err();
   auto c = join("c", text, "", local);

@@ -203,7 +203,7 @@ TEST_F(Models, AnImportSaysThatItCutsTheContext) {
   write_file(program_ / "hf" / "config.json", config.dump());
   const auto cut = program_.run({"import", "hf", "--set", "data.corpus=corpus.txt", "--run-dir", "cut"});
   EXPECT_EQ(cut.exit_code, 0) << cut.err;
-  EXPECT_NE(cut.out.find("context: 1024 of the 4096"), std::string::npos) << cut.out;
+  EXPECT_NE(cut.out.find("context: 1024 of the model's 4096"), std::string::npos) << cut.out;
   EXPECT_NE(cut.out.find("--set train.seq_len=N"), std::string::npos) << cut.out;
 }
 

@@ -281,7 +281,7 @@ TEST_F(Processes, AreLookedAtAndSteeredByCommands) {
   for (const char* part : {"state: complete", "checkpoints of steps: 20, 24", "model.safetensors"}) {
     EXPECT_NE(shown.find(part), std::string::npos) << shown;
   }
-  for (const char* command : {"status", "pause", "resume"}) expect_fails({command, name}, {name, "not being served"});
+  for (const char* command : {"status", "pause", "resume"}) expect_fails({command, name}, {name, "no longer served"});
   expect_fails({"train", "--resume", name}, {name, "complete"});
   expect_fails({"show", "nothing"}, {"there is no run 'nothing'", "thinpipe runs"});
 }
