@@ -95,8 +95,8 @@ double logit_bytes(const Sizes& s) {
   return s.number * numbers;
 }
 
-// An outbox holds M + 1 messages, and so does the receiving end. What is sent counts twice: protobuf and gRPC have copies
-// of what is on its way.
+// An outbox holds M + 1 messages, and so does the receiving end. What is sent counts twice: protobuf and gRPC have
+// copies of what is on its way.
 double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
   const auto messages = static_cast<double>(config.train.microbatches + 1);
   const auto sizes = boundary_sizes(config, vocab);

@@ -157,7 +157,8 @@ TEST_F(Doors, OfferNothingButJoinWithoutACertificate) {
     control::FileTaken taken;
     expect_denied(stranger->PutFile(&context, &taken)->Finish());
   }
-  const auto tunnel = Tunnel::open(channel(tls_channel_without_identity(authority_->root.pem)), tunnel_hello(run_id_, 0, 1, true));
+  const auto tunnel =
+      Tunnel::open(channel(tls_channel_without_identity(authority_->root.pem)), tunnel_hello(run_id_, 0, 1, true));
   ASSERT_FALSE(tunnel.ok());
   EXPECT_NE(tunnel.error().message.find("without a certificate"), std::string::npos) << tunnel.error().message;
   // In plain text not even that.
