@@ -12,8 +12,8 @@ constexpr uint32_t kWeyl0 = 0x9E3779B9;
 constexpr uint32_t kWeyl1 = 0xBB67AE85;
 constexpr int kRounds = 10;
 
-// Four consecutive blocks at once, word by word rather than block by block: with four lanes the compiler turns a round
-// into vector instructions and keeps all sixteen words in registers.
+// Computes four consecutive blocks at once, word by word: with four lanes the compiler turns a round into vector
+// instructions and keeps all sixteen words in registers.
 constexpr size_t kLanes = 4;
 void philox_lanes(uint64_t first_block, uint64_t stream, uint64_t seed, uint32_t* out) {
   uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
@@ -92,7 +92,7 @@ double CounterRng::unit_variance_of(uint32_t bits) {
 
 uint64_t CounterRng::below(uint64_t bound, uint64_t index) const {
   TP_CHECK(bound > 0, "CounterRng::below needs a bound above 0");
-  // 2^64 mod bound values at the top would favour small results; they are drawn again from a stream of their own.
+  // The top 2^64 mod bound values would favour small results, so they are drawn again from another stream.
   const uint64_t excess = (UINT64_MAX % bound + 1) % bound;
   CounterRng draw = *this;
   for (uint64_t attempt = 0;; ++attempt) {

@@ -1,6 +1,6 @@
 // Random numbers as a pure function of where they are used (docs/rng.md): Philox4x32-10 keyed by a seed, counted by a
-// stream and an index. No state, no libm, only integer operations and exactly rounded +, *: the same bits on every
-// machine, in any order, from any number of threads.
+// stream and an index. It has no state, does not use libm, and needs only integer operations and exactly rounded + and
+// *: every machine gets the same bits, in any order and from any number of threads.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ class CounterRng {
   double uniform(uint64_t index) const { return static_cast<double>(bits32(index)) * 0x1p-32; }
   // Uniform on the 2^32 midpoints of (-sqrt 3, sqrt 3): mean 0, variance 1 to within 2^-32. Rounded once, to double.
   double unit_variance(uint64_t index) const { return unit_variance_of(bits32(index)); }
-  // An integer in [0, bound), bound > 0, by rejection: exactly uniform. Uses as many sub-draws of `index` as it needs.
+  // An integer in [0, bound), bound > 0. Exactly uniform: biased draws are rejected and repeated from another stream.
   uint64_t below(uint64_t bound, uint64_t index) const;
 
   // out[j] = bits32(first + j), several times faster than one by one.

@@ -15,7 +15,7 @@
 namespace thinpipe {
 namespace {
 
-// With spare capacity, so that whoever sends it can put a trailer behind it without moving it (net/packet.h).
+// With spare capacity, so that the sender can append a trailer without moving the bytes (net/packet.h).
 std::vector<std::byte> message_of(size_t bytes) {
   constexpr size_t kTrailerRoom = 128;
   std::vector<std::byte> message;
@@ -24,7 +24,7 @@ std::vector<std::byte> message_of(size_t bytes) {
   return message;
 }
 
-// Sends the stream as it is, packed row by row: x, d wide, in a dense model.
+// Sends the stream unchanged, packed row by row: x, d wide, in a dense model.
 class PackedBoundary : public Boundary {
  public:
   explicit PackedBoundary(const Cut& cut)
@@ -64,7 +64,7 @@ class PackedBoundary : public Boundary {
 
  protected:
   Error wrong_size(const char* what, size_t got, size_t wanted) const {
-    return Error{fmt::format("boundary {}: a {} message has {} bytes and must have {}", number_, what, got, wanted)};
+    return Error{fmt::format("boundary {}: a {} message has {} bytes, needs {}", number_, what, got, wanted)};
   }
 
   const RunConfig config_;
@@ -81,7 +81,7 @@ class PackedBoundary : public Boundary {
   const at::TensorOptions options_;
 };
 
-// Sends coordinates, k wide. At the end of a step that moves the subspace the next basis goes upstream, as its version
+// Sends coordinates, k wide. At the end of a step that updates the subspace, the next basis goes upstream: its version
 // and U in float64 (METHOD 3).
 class SubspaceBoundary final : public PackedBoundary {
  public:
@@ -101,9 +101,9 @@ class SubspaceBoundary final : public PackedBoundary {
     return message;
   }
 
-  // The basis must be the successor of the one this stage holds, and its columns orthonormal.
+  // The basis must be the successor of this stage's basis, with orthonormal columns.
   Status take_end_of_step(Direction /*direction*/, std::span<const std::byte> message) override {
-    // A basis further from orthonormal than this was not made by grassmann_step.
+    // grassmann_step never makes a basis further from orthonormal than this.
     constexpr double kOrthonormalTolerance = 1e-9;
     const auto& current = side_.basis();
     const size_t wanted = boundary_sizes(config_, vocab_).end_of_step;
@@ -111,7 +111,7 @@ class SubspaceBoundary final : public PackedBoundary {
     int64_t version = 0;
     std::memcpy(&version, message.data(), sizeof(version));
     if (version != current.version + 1)
-      return Error{fmt::format("basis version {} arrived where {} was due", version, current.version + 1)};
+      return Error{fmt::format("basis version {} arrived, expected {}", version, current.version + 1)};
     std::vector<double> values(static_cast<size_t>(current.d() * current.k()));
     std::memcpy(values.data(), message.data() + sizeof(version), values.size() * sizeof(double));
     const auto u = doubles_tensor(values).view({current.d(), current.k()});
@@ -134,7 +134,7 @@ std::string pack_refusal(const RunConfig& config, std::string_view width_key) {
                      problem);
 }
 
-// A kind's number on the wire is its place here (docs/wire.md).
+// A kind's number on the wire is its index here (docs/wire.md).
 constexpr std::array<BoundaryKind, 2> kKinds{{
     {"subspace", [](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<SubspaceBoundary>(cut); },
      [](const RunConfig& config) { return pack_refusal(config, "subspace.rank"); }},

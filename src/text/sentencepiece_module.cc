@@ -1,4 +1,4 @@
-// The loadable module around sentencepiece (sentencepiece_module.h says why). It holds nothing else.
+// The loadable module around sentencepiece (sentencepiece_module.h says why it exists). It holds nothing else.
 #include "text/sentencepiece_module.h"
 
 #include <sentencepiece_processor.h>
@@ -48,7 +48,7 @@ class ChunkIterator final : public sp::SentenceIterator {
 
 std::unique_ptr<PieceModel> load(std::string_view model) {
   auto loaded = std::make_unique<LoadedModel>();
-  // An empty string is a valid protobuf message of a model without pieces.
+  // An empty string would be a valid protobuf message: a model without pieces.
   if (model.empty() || !loaded->load(model) || loaded->piece_count() <= 0) return nullptr;
   return loaded;
 }

@@ -28,7 +28,7 @@ Error lock_error(std::string_view action, const fs::path& path) {
 
 Fd open_lock(const fs::path& path) { return Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)); }
 
-// False if the last holder has unlinked the file since it was opened.
+// Returns false if the last holder has unlinked the file since it was opened.
 bool still_named(const Fd& file, const fs::path& path) {
   struct stat held {};
   struct stat named {};
@@ -59,7 +59,7 @@ std::optional<FileLock> FileLock::try_acquire(const fs::path& path) {
 }
 
 FileLock::~FileLock() {
-  // Unlinked while held: whoever waits for this file finds that it has lost its name, and opens the name again.
+  // Unlink while holding the lock: a waiter then notices that its file has lost its name, and opens the name again.
   if (file_) ::unlink(path_.c_str());
 }
 

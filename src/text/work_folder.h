@@ -1,5 +1,5 @@
-// A folder that appears under its name when it is whole, as AtomicFile does for a file, and the lock that keeps two
-// processes from making the same one at once.
+// A folder that appears under its name only when it is complete, as AtomicFile does for a file, and the lock that keeps
+// two processes from making the same folder.
 #pragma once
 
 #include <filesystem>
@@ -11,13 +11,13 @@
 
 namespace thinpipe {
 
-// Held by one process (and one thread of it) at a time. The system releases it when the process ends, however it ends.
-// The last holder removes the file.
+// Held by one thread of one process at a time. The system releases it when the process ends in any way. The last holder
+// removes the file.
 class FileLock {
  public:
   // Waits until the lock is free; calls `on_wait` once before it waits.
   static Result<FileLock> acquire(const std::filesystem::path& path, const std::function<void()>& on_wait);
-  // Nothing if somebody holds it, or if the file cannot be made.
+  // Returns nothing if the lock is taken, or if the file cannot be created.
   static std::optional<FileLock> try_acquire(const std::filesystem::path& path);
   ~FileLock();
   FileLock(FileLock&& other) noexcept = default;
@@ -30,21 +30,21 @@ class FileLock {
   Fd file_;
 };
 
-// The lock of a folder to be: ".NAME.lock" beside it.
+// The lock for making folder `target`: ".NAME.lock" beside it.
 std::filesystem::path lock_of(const std::filesystem::path& target);
 
-// A hidden folder beside the folder to be: ".NAME.unfinished".
+// A hidden folder beside the target: ".NAME.unfinished".
 class WorkFolder {
  public:
-  // An empty one; what a killed process left under that name is removed. The caller holds lock_of(target).
+  // Creates it empty; removes the remains of a killed process. The caller holds lock_of(target).
   static Result<WorkFolder> create(const std::filesystem::path& target);
-  // Removes it with all it holds, unless it was published.
+  // Removes the folder with its contents, unless it was published.
   ~WorkFolder();
   WorkFolder(WorkFolder&& other) noexcept;
   WorkFolder& operator=(WorkFolder&&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  // Renames it to the target; replaces a folder that is there.
+  // Renames it to the target; replaces an existing folder.
   Status publish();
 
  private:
@@ -55,8 +55,8 @@ class WorkFolder {
   std::filesystem::path path_;  // empty once published
 };
 
-// Removes the hidden folders and locks in `parent` that killed processes have left: those whose lock is free. What
-// cannot be removed stays; it does no harm.
+// Removes the hidden folders and locks in `parent` that killed processes have left, which are those with a free lock.
+// Errors are ignored: leftovers do no harm.
 void remove_abandoned_work(const std::filesystem::path& parent);
 
 }  // namespace thinpipe

@@ -18,7 +18,7 @@ TEST(Bytes, PutWritesTheLowestByteFirst) {
   EXPECT_EQ(out, std::string("\0\0\x80\x3f\0\0\0\0\0\0\0\xc0", 12));
 }
 
-TEST(Bytes, GetReadsWhatPutWroteAtAnyOffset) {
+TEST(Bytes, GetReadsBackAnyOffset) {
   std::string out = "abc";
   put_le<uint64_t>(out, 0xfffefdfcfbfaf9f8);
   put_le<float>(out, -0.15625f);
@@ -29,7 +29,7 @@ TEST(Bytes, GetReadsWhatPutWroteAtAnyOffset) {
   static_assert(get_le<uint32_t>(std::string_view("\1\2\3\4", 4)) == 0x04030201);
 }
 
-TEST(BytesDeath, GetStopsBehindTheEnd) {
+TEST(BytesDeath, GetPastTheEndStopsTheProgram) {
   EXPECT_DEATH(get_le<uint32_t>("123"), "4 bytes at 0 of 3");
   EXPECT_DEATH(get_le<uint16_t>("123", 2), "2 bytes at 2 of 3");
   EXPECT_DEATH(get_le<uint16_t>("123", static_cast<size_t>(-1)), "2 bytes at");

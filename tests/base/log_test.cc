@@ -7,7 +7,7 @@
 namespace thinpipe {
 namespace {
 
-TEST(LogLevel, RefusesAnUnknownOneAndNamesTheKnown) {
+TEST(LogLevel, RefusesAnUnknownLevelAndNamesTheKnownOnes) {
   try {
     set_log_level("loud");
     FAIL();
@@ -16,7 +16,7 @@ TEST(LogLevel, RefusesAnUnknownOneAndNamesTheKnown) {
   }
 }
 
-TEST(LogLevel, KeepsLowerLinesOffStandardError) {
+TEST(LogLevel, HidesMessagesOfLowerLevels) {
   init_log();
   set_log_level("warn");
   testing::internal::CaptureStderr();

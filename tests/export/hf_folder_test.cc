@@ -303,10 +303,9 @@ TEST(HfFolder, ReadsOnlySentencepiecesTokenizer) {
   EXPECT_EQ(folder.tokenizer().error().message,
             path.string() + " has no tokenizer.model; only sentencepiece's tokenizers are read, not tokenizer.json");
   write(path / "tokenizer.model", "nothing");
-  EXPECT_EQ(
-      folder.tokenizer().error().message,
-      (path / "tokenizer.model").string() +
-          ": not a complete sentencepiece model: needs a whole .model file, as `thinpipe tokenizer train` writes one");
+  EXPECT_EQ(folder.tokenizer().error().message,
+            (path / "tokenizer.model").string() +
+                ": not a complete sentencepiece model: needs a .model file, as written by `thinpipe tokenizer train`");
   write(path / "tokenizer.model", test::made_up_tokenizer(513).model());
   EXPECT_EQ(folder.tokenizer().error().message,
             (path / "tokenizer.model").string() + ": has 513 pieces, but vocab_size is 512");

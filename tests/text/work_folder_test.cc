@@ -14,7 +14,7 @@ namespace {
 using test::ScratchFolder;
 using test::write_file;
 
-TEST(WorkFolder, AppearsWholeOrNotAtAll) {
+TEST(WorkFolder, AppearsCompleteOrNotAtAll) {
   const ScratchFolder folder;
   {
     auto work = WorkFolder::create(folder / "target").take();
@@ -31,7 +31,7 @@ TEST(WorkFolder, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(folder.file_count(), 1U);
 }
 
-TEST(WorkFolder, ReplacesWhatIsThere) {
+TEST(WorkFolder, ReplacesAnExistingFolder) {
   const ScratchFolder folder;
   write_file(folder / "target/old", "old");
   auto work = WorkFolder::create(folder / "target").take();
@@ -41,14 +41,14 @@ TEST(WorkFolder, ReplacesWhatIsThere) {
   EXPECT_FALSE(std::filesystem::exists(folder / "target/old"));
 }
 
-TEST(WorkFolder, StartsEmptyWhateverAKilledProcessLeft) {
+TEST(WorkFolder, StartsEmptyAfterAKilledProcess) {
   const ScratchFolder folder;
   write_file(folder / ".target.unfinished/inner/a", "half");
   auto work = WorkFolder::create(folder / "target").take();
   EXPECT_TRUE(std::filesystem::is_empty(work.path()));
 }
 
-TEST(WorkFolder, RemovesWhatNobodyIsAtWorkOn) {
+TEST(WorkFolder, RemovesAbandonedFoldersOnly) {
   const ScratchFolder folder;
   for (const char* name : {"left", "locked"}) write_file(folder / fmt::format(".{}.unfinished/a", name), "half");
   write_file(folder / ".left.lock", "");
@@ -64,14 +64,14 @@ TEST(WorkFolder, RemovesWhatNobodyIsAtWorkOn) {
   EXPECT_EQ(folder.file_count(), 4U) << "a lock was left";
 }
 
-TEST(WorkFolder, NamesAPlaceItCannotWriteTo) {
+TEST(WorkFolder, NamesAFolderItCannotWriteTo) {
   const ScratchFolder folder;
   write_file(folder / "file", "x");
   EXPECT_FALSE(WorkFolder::create(folder / "file/target").ok());
   EXPECT_FALSE(FileLock::acquire(folder / "no/lock", [] {}).ok());
 }
 
-TEST(FileLock, LetsOneInAtATimeAndLeavesNoFile) {
+TEST(FileLock, IsHeldByOneAtATimeAndLeavesNoFile) {
   const ScratchFolder folder;
   std::atomic<int> inside{0};
   std::atomic<int> turns{0};
@@ -91,8 +91,8 @@ TEST(FileLock, LetsOneInAtATimeAndLeavesNoFile) {
   EXPECT_EQ(folder.file_count(), 0U);
 }
 
-TEST(FileLock, AWaiterFollowsTheNameToTheNextHolder) {
-  // While the second waits, the first leaves - taking the file with it - and a third comes and makes a new one.
+TEST(FileLock, WaiterWaitsForTheNextHolderOfTheName) {
+  // While the second waits, the first leaves and removes the file, and a third process makes a new one.
   const ScratchFolder folder;
   auto first = std::make_unique<FileLock>(FileLock::acquire(folder / "lock", [] { FAIL(); }).take());
   std::unique_ptr<FileLock> third;
@@ -111,7 +111,7 @@ TEST(FileLock, AWaiterFollowsTheNameToTheNextHolder) {
   helper.join();
 }
 
-TEST(FileLock, SaysWhenItHasToWait) {
+TEST(FileLock, ReportsThatItHasToWait) {
   const ScratchFolder folder;
   auto first = std::make_unique<FileLock>(FileLock::acquire(folder / "lock", [] { FAIL(); }).take());
   bool waited = false;
