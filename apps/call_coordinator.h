@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "base/result.h"
-#include "cluster/coordinator_line.h"
-#include "cluster/serve.h"
+#include "run/coordinator/serve.h"
+#include "run/coordinator_line.h"
 #include "run_folders.h"
 
 namespace thinpipe {

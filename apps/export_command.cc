@@ -9,10 +9,10 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "commands.h"
-#include "export/gguf.h"
-#include "export/hf_folder.h"
-#include "inference/llama.h"
 #include "model_argument.h"
+#include "models/gguf.h"
+#include "models/hf_folder.h"
+#include "models/llama.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;

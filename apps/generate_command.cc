@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "commands.h"
-#include "inference/generator.h"
 #include "model_argument.h"
+#include "models/generator.h"
 #include "text/corpus.h"
 
 namespace thinpipe {

@@ -13,11 +13,11 @@
 #include "base/result.h"
 #include "base/sha256.h"
 #include "boundary/boundary.h"
-#include "cluster/begin_run.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "export/hf_folder.h"
-#include "inference/llama.h"
+#include "models/hf_folder.h"
+#include "models/llama.h"
+#include "run/begin_run.h"
 #include "text/prepare.h"
 
 namespace thinpipe {

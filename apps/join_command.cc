@@ -17,12 +17,12 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "call_coordinator.h"
-#include "cluster/join.h"
-#include "cluster/worker.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "net/addresses.h"
 #include "pipeline/progress.h"
+#include "run/join.h"
+#include "run/worker/worker.h"
 #include "run_folders.h"
 
 namespace thinpipe {

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "base/result.h"
-#include "checkpoint/checkpoint_store.h"
 #include "config/keys.h"
 #include "run_folders.h"
+#include "store/checkpoints.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "inference/model_files.h"
+#include "models/model_files.h"
 
 namespace CLI {
 class App;

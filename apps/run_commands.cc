@@ -14,11 +14,11 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "call_coordinator.h"
-#include "checkpoint/checkpoint_store.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "pipeline/table_file.h"
 #include "run_folders.h"
+#include "store/checkpoints.h"
 
 namespace thinpipe {
 namespace {

@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "base/files.h"
-#include "cluster/serve.h"
+#include "run/coordinator/serve.h"
 
 namespace thinpipe {
 

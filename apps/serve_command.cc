@@ -11,14 +11,14 @@
 #include "arguments.h"
 #include "base/result.h"
 #include "boundary/boundary.h"
-#include "cluster/run_changes.h"
-#include "cluster/serve.h"
-#include "cluster/worker.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "net/invite.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
+#include "run/coordinator/serve.h"
+#include "run/run_changes.h"
+#include "run/worker/worker.h"
 #include "run_folders.h"
 
 namespace thinpipe {

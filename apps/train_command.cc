@@ -12,10 +12,6 @@
 #include "base/files.h"
 #include "base/units.h"
 #include "boundary/boundary.h"
-#include "checkpoint/safetensors.h"
-#include "cluster/run_changes.h"
-#include "cluster/serve.h"
-#include "cluster/supervisor.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "pipeline/batches.h"
@@ -25,7 +21,11 @@
 #include "pipeline/run_folder.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
+#include "run/coordinator/serve.h"
+#include "run/run_changes.h"
+#include "run/supervisor.h"
 #include "run_folders.h"
+#include "store/safetensors.h"
 #include "text/prepare.h"
 
 namespace thinpipe {

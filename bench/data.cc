@@ -14,7 +14,7 @@
 #include "base/result.h"
 #include "base/rng.h"
 #include "bench/bench.h"
-#include "cluster/child_process.h"
+#include "run/child_process.h"
 
 namespace thinpipe {
 namespace {

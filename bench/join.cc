@@ -16,11 +16,11 @@
 #include "base/files.h"
 #include "base/result.h"
 #include "bench/bench.h"
-#include "cluster/child_process.h"
-#include "cluster/coordinator_line.h"
-#include "cluster/serve.h"
 #include "config/config_file.h"
 #include "pipeline/run_folder.h"
+#include "run/child_process.h"
+#include "run/coordinator/serve.h"
+#include "run/coordinator_line.h"
 
 namespace thinpipe {
 namespace {

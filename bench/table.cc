@@ -11,9 +11,9 @@
 #include "base/files.h"
 #include "base/rng.h"
 #include "bench/bench.h"
+#include "model/fill.h"
 #include "model/stage.h"
 #include "pipeline/batches.h"
-#include "tensor/fill.h"
 #include "text/prepare.h"
 
 namespace thinpipe {

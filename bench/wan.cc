@@ -18,10 +18,10 @@
 #include "bench/bench.h"
 #include "bench/schedule_bound.h"
 #include "boundary/sizes.h"
-#include "cluster/supervisor.h"
 #include "config/config_file.h"
 #include "net/packet.h"
 #include "pipeline/run_folder.h"
+#include "run/supervisor.h"
 #include "text/prepare.h"
 
 namespace thinpipe {

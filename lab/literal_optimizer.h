@@ -8,7 +8,7 @@
 
 #include "config/run_config.h"
 #include "lab/reference_model.h"
-#include "subspace/basis.h"
+#include "model/basis.h"
 
 namespace thinpipe {
 

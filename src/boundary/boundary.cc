@@ -10,7 +10,7 @@
 
 #include "boundary/kernels/tensor_bytes.h"
 #include "boundary/sizes.h"
-#include "tensor/fill.h"
+#include "model/fill.h"
 
 namespace thinpipe {
 namespace {

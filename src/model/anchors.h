@@ -10,9 +10,9 @@
 #include <string>
 
 #include "config/run_config.h"
+#include "model/fixed_table.h"
 #include "model/kernels/ops.h"
 #include "model/parameter.h"
-#include "subspace/fixed_table.h"
 
 namespace thinpipe {
 

@@ -8,9 +8,9 @@
 
 #include "base/result.h"
 #include "base/rng.h"
-#include "subspace/fixed_table.h"
-#include "subspace/grassmann.h"
-#include "tensor/fill.h"
+#include "model/fill.h"
+#include "model/fixed_table.h"
+#include "model/grassmann.h"
 
 namespace thinpipe {
 namespace {

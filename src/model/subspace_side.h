@@ -12,7 +12,7 @@
 
 #include "config/run_config.h"
 #include "model/anchors.h"
-#include "subspace/basis.h"
+#include "model/basis.h"
 
 namespace thinpipe {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tensor/fill.h"
+#include "model/fill.h"
 
 namespace thinpipe {
 namespace {

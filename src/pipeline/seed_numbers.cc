@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include "base/sha256.h"
-#include "subspace/basis.h"
-#include "subspace/fixed_table.h"
+#include "model/basis.h"
+#include "model/fixed_table.h"
 
 namespace thinpipe {
 

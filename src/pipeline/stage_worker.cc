@@ -11,9 +11,9 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "boundary/sizes.h"
+#include "model/grassmann.h"
 #include "pipeline/schedule.h"
 #include "pipeline/step.h"
-#include "subspace/grassmann.h"
 
 namespace thinpipe {
 namespace {

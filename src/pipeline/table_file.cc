@@ -6,8 +6,8 @@
 
 #include "base/files.h"
 #include "base/sha256.h"
+#include "model/fixed_table.h"
 #include "pipeline/tensor_file.h"
-#include "subspace/fixed_table.h"
 
 namespace thinpipe {
 namespace {

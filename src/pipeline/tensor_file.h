@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "checkpoint/safetensors.h"
+#include "store/safetensors.h"
 
 namespace thinpipe {
 

@@ -11,7 +11,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr double kMostClockOffset_s = 300;  // well within the slack of certificates (cluster/admission.h)
+constexpr double kMostClockOffset_s = 300;  // well within the slack of certificates (run/coordinator/admission.h)
 constexpr double kSlowFactor = 3;
 
 std::string mib(uint64_t bytes) { return fmt::format("{} MiB", (bytes + (1 << 20) - 1) >> 20); }

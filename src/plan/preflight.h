@@ -1,5 +1,5 @@
 // Can this machine take part in a run? Takes facts and returns a verdict per question, each with advice. Pure: `doctor`
-// and `join` collect the facts (cluster/join.cc).
+// and `join` collect the facts (run/join.cc).
 #pragma once
 
 #include <cstdint>

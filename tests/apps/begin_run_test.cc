@@ -1,7 +1,7 @@
 // A run that begins from given weights, and with a token table of its own: with the seed's own weights and table it is
 // the ordinary run, bit for bit, also for machines that have to download both; what does not fit is refused with one
 // line and leaves nothing.
-#include "cluster/begin_run.h"
+#include "run/begin_run.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -11,12 +11,12 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
-#include "checkpoint/checkpoint_store.h"
 #include "config/config_file.h"
+#include "model/fixed_table.h"
 #include "pipeline/in_process.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
-#include "subspace/fixed_table.h"
+#include "store/checkpoints.h"
 
 namespace thinpipe {
 namespace {

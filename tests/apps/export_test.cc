@@ -6,8 +6,8 @@
 
 #include "apps/models.h"
 #include "base/files.h"
-#include "export/gguf_file.h"
-#include "export/llama_cpp.h"
+#include "models/gguf_file.h"
+#include "models/llama_cpp.h"
 
 namespace thinpipe {
 namespace {

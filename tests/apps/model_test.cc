@@ -10,8 +10,8 @@
 #include "apps/models.h"
 #include "apps/running_program.h"
 #include "base/files.h"
-#include "checkpoint/checkpoint_store.h"
-#include "checkpoint/safetensors.h"
+#include "store/checkpoints.h"
+#include "store/safetensors.h"
 
 namespace thinpipe {
 namespace {

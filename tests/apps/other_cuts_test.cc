@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
-#include "checkpoint/checkpoint_store.h"
-#include "checkpoint/safetensors.h"
+#include "store/checkpoints.h"
+#include "store/safetensors.h"
 
 namespace thinpipe {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
-#include "checkpoint/checkpoint_store.h"
+#include "store/checkpoints.h"
 
 namespace thinpipe {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "apps/program.h"
 #include "base/files.h"
-#include "checkpoint/checkpoint_store.h"
+#include "store/checkpoints.h"
 
 namespace thinpipe {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "apps/program.h"
 #include "base/files.h"
-#include "checkpoint/safetensors.h"
 #include "config/config_file.h"
+#include "store/safetensors.h"
 #include "text/shards.h"
 
 namespace thinpipe {

@@ -7,9 +7,9 @@
 
 #include "base/rng.h"
 #include "boundary/sizes.h"
+#include "model/basis.h"
+#include "model/fill.h"
 #include "model/stage.h"
-#include "subspace/basis.h"
-#include "tensor/fill.h"
 
 namespace thinpipe {
 namespace {

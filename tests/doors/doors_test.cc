@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
-#include "cluster/coordinator_core.h"
-#include "cluster/coordinator_line.h"
-#include "cluster/join.h"
 #include "net/credential_cases.h"
 #include "net/grpc_link.h"
 #include "net/invite.h"
 #include "net/tunnel.h"
+#include "run/coordinator_line.h"
+#include "run/core/coordinator_core.h"
+#include "run/join.h"
 
 namespace thinpipe {
 namespace {

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "base/result.h"
-#include "cluster/join.h"
-#include "cluster/worker.h"
 #include "net/packet.h"
+#include "run/join.h"
+#include "run/worker/worker.h"
 
 namespace thinpipe {
 namespace {

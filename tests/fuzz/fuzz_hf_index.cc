@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "export/hf_json.h"
+#include "models/hf_json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace thinpipe;

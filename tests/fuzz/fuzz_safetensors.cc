@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "checkpoint/safetensors.h"
+#include "store/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace thinpipe;

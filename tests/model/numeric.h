@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "base/rng.h"
-#include "tensor/fill.h"
+#include "model/fill.h"
 
 namespace thinpipe {
 

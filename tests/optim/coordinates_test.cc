@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "model/basis.h"
+#include "model/fill.h"
 #include "optim/optimizer.h"
 #include "optim/random_parameters.h"
-#include "subspace/basis.h"
-#include "tensor/fill.h"
 
 namespace thinpipe {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "model/fill.h"
 #include "optim/random_parameters.h"
-#include "tensor/fill.h"
 
 namespace thinpipe {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "model/fill.h"
 #include "model/parameter.h"
-#include "tensor/fill.h"
 
 namespace thinpipe {
 

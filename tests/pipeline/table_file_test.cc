@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "base/files.h"
+#include "model/fixed_table.h"
 #include "saved_run.h"
-#include "subspace/fixed_table.h"
 
 namespace thinpipe {
 namespace {

@@ -1,0 +1,261 @@
+#include "models/llama.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "base/result.h"
+#include "model/fill.h"
+#include "model/fixed_table.h"
+#include "model/products.h"
+#include "model/subspace_side.h"
+
+namespace thinpipe {
+namespace {
+
+// "model.layers.3.mlp.up_proj.weight" is block 3's "mlp.up_proj"; -1 and the whole name for what is in no block.
+std::pair<int64_t, std::string_view> split_name(std::string_view name, std::string_view front, std::string_view back) {
+  if (!name.starts_with(front) || !name.ends_with(back)) return {-1, name};
+  name.remove_prefix(front.size());
+  name.remove_suffix(back.size());
+  int64_t block = -1;
+  const auto [end, code] = std::from_chars(name.data(), name.data() + name.size(), block);
+  if (code != std::errc() || end == name.data() + name.size() || *end != '.') return {-1, name};
+  name.remove_prefix(static_cast<size_t>(end - name.data()) + 1);
+  return {block, name};
+}
+
+// A trained model as the matrices of the dense model it is, in float64.
+class Merged {
+ public:
+  explicit Merged(const ModelFiles& files) : files_(files), config_(files.config.model) {
+    if (!config_.is_subspace()) return;
+    // As the model used it: rounded to the run's type.
+    u_ = files.parameter("basis").take().to(storage_type(files.config.train.precision)).to(at::kDouble);
+  }
+
+  at::Tensor embedding() const {
+    if (!config_.is_subspace()) return parameter("embedding");
+    const auto type = at::TensorOptions().dtype(storage_type(files_.config.train.precision));
+    const auto fixed = files_.table.defined() ? FixedTable(files_.table, type)
+                                              : FixedTable(files_.config.train.seed, files_.vocab(), config_.d,
+                                                           config_.subspace.anchor_std, type);
+    return fixed.whole().to(at::kDouble).addmm(parameter("embedding_coordinates"), u_.t());
+  }
+
+  // W_p1 or W_p2: (inputs, d).
+  at::Tensor output(int64_t block, int number) const {
+    if (block >= config_.first_dense_block()) return parameter(fmt::format("blocks.{}.wp{}", block, number));
+    return parameter(fmt::format("blocks.{}.a{}", block, number)).mm(u_.t());
+  }
+
+  at::Tensor parameter(const std::string& name) const { return files_.parameter(name).take().to(at::kDouble); }
+
+ private:
+  const ModelFiles& files_;
+  const ModelConfig& config_;
+  at::Tensor u_;  // (d, k)
+};
+
+at::Tensor plain_tensor(const Merged& merged, const LlamaShape& shape, const std::string& name) {
+  if (name == "model.embed_tokens.weight") return merged.embedding();
+  if (name == "model.norm.weight") return merged.parameter("final_norm");
+  if (name == "lm_head.weight") return merged.parameter("head").t();
+  const auto [block, part] = split_name(name, "model.layers.", ".weight");
+  const auto ours = [block = block](const char* what) { return fmt::format("blocks.{}.{}", block, what); };
+  const int64_t q = shape.heads * shape.head_dim(), kv = shape.kv_heads * shape.head_dim(), m = shape.mlp_width;
+  const auto columns = [&](const char* what, int64_t first, int64_t count) {
+    return merged.parameter(ours(what)).narrow(1, first, count).t();
+  };
+  if (part == "input_layernorm") return merged.parameter(ours("attn_norm"));
+  if (part == "post_attention_layernorm") return merged.parameter(ours("mlp_norm"));
+  if (part == "self_attn.q_proj") return columns("wqkv", 0, q);
+  if (part == "self_attn.k_proj") return columns("wqkv", q, kv);
+  if (part == "self_attn.v_proj") return columns("wqkv", q + kv, kv);
+  if (part == "self_attn.o_proj") return merged.output(block, 1).t();
+  if (part == "mlp.gate_proj") return columns("wgu", 0, m);
+  if (part == "mlp.up_proj") return columns("wgu", m, m);
+  if (part == "mlp.down_proj") return merged.output(block, 2).t();
+  TP_CHECK(false, "a LLaMA has no tensor {}", name);
+}
+
+void refuse(std::string_view what, std::string_view why) {
+  throw UserError(
+      fmt::format("this model is not a plain LLaMA: {}; {}. Other programs have no name for it, so it can "
+                  "be used with thinpipe alone",
+                  what, why));
+}
+
+std::string output_name(int64_t block, int number) { return fmt::format("blocks.{}.wp{}", block, number); }
+
+class Importer {
+ public:
+  Importer(const LlamaShape& shape, const LlamaValues& values, const ModelConfig& model)
+      : shape_(shape), values_(values), model_(model) {}
+
+  Result<ImportedModel> run() {
+    TRY(take_blocks());
+    if (model_.is_subspace()) {
+      TRY(project_outputs());
+      TRY(divide_embedding());
+    } else {
+      TRY(take("embedding"));
+    }
+    for (const char* name : {"final_norm", "head"}) TRY(take(name));
+    return std::move(imported_);
+  }
+
+ private:
+  Result<at::Tensor> read(const std::string& name) { return dense_parameter(shape_, values_, name); }
+
+  Status take(const std::string& name) {
+    const auto value = TRY(read(name));
+    imported_.parameters.emplace_back(name, value.contiguous());
+    return {};
+  }
+
+  // Everything of the blocks but the output projections that are to be projected.
+  Status take_blocks() {
+    for (int64_t block = 0; block < shape_.blocks; ++block) {
+      for (const char* name : {"attn_norm", "wqkv", "mlp_norm", "wgu"}) {
+        TRY(take(fmt::format("blocks.{}.{}", block, name)));
+      }
+      for (int number = 1; number <= 2 && block >= model_.first_dense_block(); ++number) {
+        TRY(take(output_name(block, number)));
+      }
+    }
+    return {};
+  }
+
+  // The right singular vectors of all W_p, one below the other, are the eigenvectors of the sum of W_p^T W_p: (d, d)
+  // however many matrices there are, and only one of them in memory.
+  Status project_outputs() {
+    const auto doubles = at::TensorOptions().dtype(at::kDouble);
+    auto gram = at::zeros({shape_.d, shape_.d}, doubles);
+    TRY(for_each_output([&](int64_t, int, const at::Tensor& w) { gram.addmm_(w.t(), w); }));
+    // Ascending eigenvalues: the last k are the largest.
+    const auto vectors = std::get<1>(at::linalg_eigh(gram));
+    const int64_t k = model_.subspace.rank;
+    imported_.basis = vectors.narrow(1, shape_.d - k, k).flip(1).contiguous();
+    double all = 0, inside = 0;
+    TRY(for_each_output([&](int64_t block, int number, const at::Tensor& w) {
+      const auto a = w.mm(imported_.basis);
+      const double own = w.square().sum().item<double>(), kept = a.square().sum().item<double>();
+      all += own;
+      inside += kept;
+      imported_.outputs.push_back({output_name(block, number), own > 0 ? kept / own : 1.0});
+      imported_.parameters.emplace_back(fmt::format("blocks.{}.a{}", block, number), a.to(at::kFloat));
+    }));
+    imported_.energy_lost = all > 0 ? 1 - inside / all : 0.0;
+    return {};
+  }
+
+  template <class Visit>
+  Status for_each_output(const Visit& visit) {
+    for (int64_t block = 0; block < model_.first_dense_block(); ++block) {
+      for (int number = 1; number <= 2; ++number) {
+        const auto value = TRY(read(output_name(block, number)));
+        visit(block, number, value.to(at::kDouble));
+      }
+    }
+    return {};
+  }
+
+  // embedding = T_fixed + E U^T with E = embedding U; exact but for rounding to float32.
+  Status divide_embedding() {
+    const auto value = TRY(read("embedding"));
+    const auto embedding = value.to(at::kDouble);
+    const auto e = embedding.mm(imported_.basis).to(at::kFloat);
+    imported_.parameters.emplace_back("embedding_coordinates", e);
+    // Uses E as it was rounded, so that the table makes up for the rounding.
+    imported_.table = (embedding - e.to(at::kDouble).mm(imported_.basis.t())).to(at::kFloat);
+    if (model_.subspace.anchors == Anchors::kStage) {
+      // A group's own table starts as the shared one.
+      for (const auto& group : anchor_groups(model_, whole_model(model_))) {
+        imported_.parameters.emplace_back(fmt::format("anchors.{}", group.number), imported_.table);
+      }
+    }
+    return {};
+  }
+
+  const LlamaShape& shape_;
+  const LlamaValues& values_;
+  const ModelConfig& model_;
+  ImportedModel imported_;
+};
+
+}  // namespace
+
+LlamaShape plain_shape(const RunConfig& config) {
+  const auto& model = config.model;
+  if (model.positions != Positions::kRope) {
+    refuse(fmt::format("model.positions = \"{}\"", to_string(model.positions)), "a LLaMA's positions are \"rope\"");
+  }
+  if (model.qk_norm) refuse("model.qk_norm = true", "a LLaMA does not normalise queries and keys");
+  if (model.is_subspace() && model.subspace.norm == NormForm::kSplit) {
+    refuse("subspace.norm = \"split\"", "a LLaMA normalises the stream as a whole, as norm = \"joint\" does");
+  }
+  if (model.is_subspace() && model.subspace.anchors == Anchors::kStage) {
+    refuse("subspace.anchors = \"stage\"",
+           "a LLaMA adds a token's row once, at the embedding, as anchors = \"fixed\" does");
+  }
+  return {config.data.vocab,    model.d,         model.blocks,  model.heads, model.kv_heads, model.mlp_width,
+          config.train.seq_len, model.rope_base, model.norm_eps};
+}
+
+LlamaValues plain_values(const ModelFiles& files) {
+  const auto shape = plain_shape(files.config);
+  const auto merged = std::make_shared<const Merged>(files);
+  return [shape, merged](const std::string& name) -> Result<std::vector<float>> {
+    return floats_of(plain_tensor(*merged, shape, name));
+  };
+}
+
+ModelConfig dense_model_of(const LlamaShape& shape) {
+  ModelConfig model;
+  model.mode = ModelMode::kDense;
+  model.d = shape.d;
+  model.blocks = shape.blocks;
+  model.heads = shape.heads;
+  model.kv_heads = shape.kv_heads;
+  model.mlp_width = shape.mlp_width;
+  model.rope_base = shape.rope_base;
+  model.norm_eps = shape.norm_eps;
+  return model;
+}
+
+Result<at::Tensor> dense_parameter(const LlamaShape& shape, const LlamaValues& values, const std::string& name) {
+  const auto tensors = llama_tensors(shape);
+  const auto read = [&](const std::string& plain) -> at::Tensor {
+    for (const auto& tensor : tensors) {
+      if (tensor.name == plain) return floats_tensor(values(plain).take(), tensor.shape);
+    }
+    TP_CHECK(false, "a LLaMA has no tensor {}", plain);
+  };
+  if (name == "embedding") return read("model.embed_tokens.weight");
+  if (name == "final_norm") return read("model.norm.weight");
+  if (name == "head") return read("lm_head.weight").t();
+  const auto [block, part] = split_name(name, "blocks.", "");
+  const auto of_block = [&, block = block](const char* what) {
+    return read(fmt::format("model.layers.{}.{}.weight", block, what));
+  };
+  if (part == "attn_norm") return of_block("input_layernorm");
+  if (part == "mlp_norm") return of_block("post_attention_layernorm");
+  if (part == "wqkv") {
+    return at::cat({of_block("self_attn.q_proj"), of_block("self_attn.k_proj"), of_block("self_attn.v_proj")}).t();
+  }
+  if (part == "wp1") return of_block("self_attn.o_proj").t();
+  if (part == "wgu") return at::cat({of_block("mlp.gate_proj"), of_block("mlp.up_proj")}).t();
+  if (part == "wp2") return of_block("mlp.down_proj").t();
+  return Error{fmt::format("a plain LLaMA has no '{}'", name)};
+}
+
+Result<ImportedModel> import_llama(const LlamaShape& shape, const LlamaValues& values, const ModelConfig& model) {
+  TP_CHECK(!model.is_subspace() || model.subspace.norm == NormForm::kJoint, "a LLaMA has the joint norm");
+  return Importer(shape, values, model).run();
+}
+
+}  // namespace thinpipe

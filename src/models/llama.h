@@ -1,0 +1,53 @@
+// Between our models and a plain LLaMA. Out: a subspace model with fixed anchors and the joint norm IS one, once merged
+// (METHOD 1): embedding = T_fixed + E U^T, o_proj = A1 U^T, down_proj = A2 U^T. In: a plain LLaMA is our dense model,
+// with other names and its matrices transposed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "config/run_config.h"
+#include "models/llama_shape.h"
+#include "models/model_files.h"
+
+namespace thinpipe {
+
+// Throws UserError for what a plain LLaMA does not have: sinusoidal positions, a norm of q and k, the split norm,
+// trainable anchors.
+LlamaShape plain_shape(const RunConfig& config);
+
+// The merged model's values, computed in float64 and rounded once. `files` must outlive what is returned. Throws as
+// plain_shape() does.
+LlamaValues plain_values(const ModelFiles& files);
+
+// The [model] section of such a LLaMA as a dense model.
+ModelConfig dense_model_of(const LlamaShape& shape);
+// A parameter of that dense model, by its name in docs/model.md; float32.
+Result<at::Tensor> dense_parameter(const LlamaShape& shape, const LlamaValues& values, const std::string& name);
+
+// What the subspace keeps of a block's output projection: ||W_p U||^2 / ||W_p||^2.
+struct KeptEnergy {
+  std::string name;  // "blocks.2.wp1"
+  double kept;
+};
+
+struct ImportedModel {
+  std::vector<std::pair<std::string, at::Tensor>> parameters;  // by the names of docs/model.md, float32
+  at::Tensor basis;                                            // (d, k) float64; undefined in a dense model
+  at::Tensor table;                                            // (V, d) float32; undefined in a dense model
+  double energy_lost = 0;           // of all projected matrices together: 1 - sum ||W_p U||^2 / sum ||W_p||^2
+  std::vector<KeptEnergy> outputs;  // of each
+};
+
+// Takes a plain LLaMA as the first weights of a run. A dense model takes it as it is. A subspace model projects the
+// output projections on the k directions that hold most of all of them together, which loses something; the part of
+// the embedding outside becomes the frozen table, which loses nothing (METHOD 1). `model`: dense_model_of(shape), or a
+// subspace model of the same sizes with norm = "joint". Returns the errors of `values`.
+Result<ImportedModel> import_llama(const LlamaShape& shape, const LlamaValues& values, const ModelConfig& model);
+
+}  // namespace thinpipe

@@ -1,0 +1,97 @@
+// The coordinator's memory, in SQLite: a restarted coordinator continues from it. Every change is on the disk when the
+// call returns. metrics.jsonl and timing.jsonl are copies of rows in here.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "net/invite.h"
+#include "run/core/effects.h"
+
+struct sqlite3;
+
+namespace thinpipe {
+
+struct StoredRun;  // run/core/coordinator_core.h
+
+struct EvaluationRow {
+  int64_t step;  // committed steps it followed
+  double loss;
+  bool is_final;
+};
+
+struct EventRow {
+  int64_t number;
+  std::string time;  // UTC, ISO 8601
+  std::string kind;
+  std::string text;
+};
+
+// 32 hex digits that no other run has.
+std::string new_run_id();
+
+// Somebody who traded an invite for a certificate.
+struct PeerRow {
+  std::string peer;
+  std::string invite;          // its id
+  std::string request_sha256;  // of the certificate request
+};
+
+class RunStore {
+ public:
+  // Opens or makes the database. An error names the file: not a database, of a later version, locked by another
+  // process.
+  static Result<RunStore> open(const std::filesystem::path& path);
+  ~RunStore();
+  RunStore(RunStore&& other) noexcept;
+  RunStore& operator=(RunStore&&) = delete;
+
+  // Small facts by name: "run", "epoch", "generation", "paused", "port", "corpus", "begun_from".
+  Status set(const std::string& name, const std::string& value);
+  Result<std::optional<std::string>> get(const std::string& name) const;
+
+  // What a coordinator starts from, except the cuts and the checkpoint: those are files in the run's folder.
+  Result<StoredRun> load() const;
+
+  // One transaction: the epoch, who holds which stage, and, with drop_from >= 0, the rows that a rollback forgets.
+  Status set_epoch(const PersistEpoch& epoch);
+  // Begins a new generation in which nobody holds a stage; returns its epoch.
+  Result<uint64_t> forget_holders();
+  Result<std::vector<std::string>> roster() const;
+
+  Status add_commit(const CommitRow& row);
+  // In order; from that step on.
+  Result<std::vector<CommitRow>> commits(int64_t from = 0) const;
+  Status add_evaluation(const EvaluationRow& row);
+  Result<std::vector<EvaluationRow>> evaluations() const;
+
+  // Invites, by id; the same id replaces.
+  Status put_invite(const InviteRecord& invite);
+  Result<std::vector<InviteRecord>> invites() const;
+  // One transaction: a use of the invite is gone and the peer is known, by the key it asked with.
+  Status enrol(const PeerRow& peer);
+  // Who asked with that key before.
+  Result<std::optional<PeerRow>> peer_with_key(const std::string& request_sha256) const;
+  Result<bool> has_peer(const std::string& peer) const;
+  Status revoke_peer(const std::string& peer);
+
+  Result<EventRow> add_event(const std::string& kind, const std::string& text);
+  // Those with a higher number, at most `most`, the newest if there are more.
+  Result<std::vector<EventRow>> events(int64_t after, int64_t most) const;
+
+ private:
+  RunStore(std::filesystem::path path, sqlite3* database) : path_(std::move(path)), database_(database) {}
+
+  Status in_transaction(const std::function<Status()>& change);
+
+  std::filesystem::path path_;
+  sqlite3* database_;
+};
+
+}  // namespace thinpipe

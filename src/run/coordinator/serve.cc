@@ -1,0 +1,211 @@
+#include "run/coordinator/serve.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "config/config_file.h"
+#include "net/addresses.h"
+#include "net/grpc_link.h"
+#include "net/tls.h"
+#include "pipeline/run_corpus.h"
+#include "pipeline/run_folder.h"
+#include "pipeline/table_file.h"
+#include "run/coordinator_line.h"
+#include "text/prepare.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr timespec kTick{0, 100'000'000};
+constexpr auto kServeFarewell = std::chrono::seconds(10);
+
+// The value of that name, made and kept when there is none yet.
+std::string lasting(RunStore& store, const std::string& name, const std::string& first) {
+  const auto known = store.get(name).take();
+  if (known) return *known;
+  store.set(name, first).take();
+  return first;
+}
+
+// Without a port the one of last time, so that workers find a restarted coordinator.
+std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::string>& listen) {
+  const auto port = store.get("port").take();
+  std::vector<HostPort> places;
+  for (const auto& text : listen) {
+    places.push_back(parse_host_port(text).take());
+    if (places.back().port == 0 && port) places.back().port = std::atoi(port->c_str());
+  }
+  return places;
+}
+
+// The places, with the ports they got. Throws when one of them cannot be had.
+std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Identity& identity,
+                                           std::vector<HostPort>& places) {
+  prepare_grpc();
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  const auto credentials = tls_server(identity, false);
+  for (auto& place : places) builder.AddListeningPort(to_string(place), credentials, &place.port);
+  builder.RegisterService(&service);
+  builder.RegisterService(&service.tunnels().grpc_service());
+  auto server = builder.BuildAndStart();
+  for (const auto& place : places) {
+    if (!server || place.port == 0) {
+      throw UserError(
+          fmt::format("cannot listen on {}: not an address of this machine, or the port is in use", place.host));
+    }
+  }
+  return server;
+}
+
+// This machine's own way in.
+std::string local_address(const std::vector<HostPort>& places) {
+  const auto& first = places.front();
+  if (is_wildcard(first)) return to_string({"127.0.0.1", first.port});
+  return to_string(first);
+}
+
+void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& json) {
+  write_file_atomically(path, json.dump() + "\n").take();
+}
+
+template <typename Content>
+Result<Content> read_json(const std::filesystem::path& path, Content (*content_of)(const nlohmann::json&)) {
+  const auto text = TRY(read_file(path));
+  try {
+    return content_of(nlohmann::json::parse(text));
+  } catch (const nlohmann::json::exception&) {  // no JSON, no object, or a value of another type
+    return Error{fmt::format("{} is not what thinpipe writes", path.string())};
+  }
+}
+
+// The run's own token table, if it has one, is read and checked before anybody asks for it.
+std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder, const RunConfig& config,
+                                            int64_t vocab) {
+  if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
+  const auto path = table_path(folder, config.model.subspace.table);
+  return CheckpointFile{"", std::filesystem::file_size(path), sha256_of_file(path).take()};
+}
+
+// Ticks until the run is over. A second signal ends the process: what is durable is durable.
+Finish wait_for_end(CoordinatorService& service) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  bool asked = false;
+  while (true) {
+    if (const auto end = service.ended()) return *end;
+    if (::sigtimedwait(&signals, nullptr, &kTick) > 0) {
+      if (asked) ::_exit(130);
+      asked = true;
+      service.stop_after_checkpoint();
+    }
+    service.tick();
+  }
+}
+
+double loss_of(const nlohmann::json& outcome, const char* key) {
+  const auto found = outcome.find(key);
+  return found != outcome.end() && found->is_number() ? found->get<double>() : std::nan("");
+}
+
+}  // namespace
+
+Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder) {
+  return read_json<CoordinatorPlace>(run_folder / "coordinator.json", [](const nlohmann::json& found) {
+    return CoordinatorPlace{found.value("address", ""), found.value("pid", int64_t{0}), found.value("run", "")};
+  });
+}
+
+Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
+  return read_json<RunOutcome>(run_folder / "outcome.json", [](const nlohmann::json& found) {
+    return RunOutcome{.failed = found.value("failed", true),
+                      .complete = found.value("complete", false),
+                      .reason = found.value("reason", ""),
+                      .step = found.value("step", int64_t{0}),
+                      .manifest_step = found.value("manifest_step", int64_t{0}),
+                      .loss = loss_of(found, "loss"),
+                      .validation_loss = loss_of(found, "validation_loss"),
+                      .step_bytes = found.value("step_bytes", uint64_t{0})};
+  });
+}
+
+Finish serve_run(const ServeOptions& options) {
+  const auto config = load_config(options.folder / "config.toml");
+  auto store = RunStore::open(options.folder / "run.sqlite").take();
+  const auto run = lasting(store, "run", new_run_id());
+  std::error_code ignored;
+  std::filesystem::remove(options.folder / "outcome.json", ignored);
+
+  const auto corpus = corpus_of_run(options.folder, config.data, data_dir());
+  if (lasting(store, "corpus", corpus.id) != corpus.id) {
+    throw UserError(fmt::format("data.corpus = \"{}\": is not the text this run began with", config.data.corpus));
+  }
+  keep_corpus(options.folder, corpus).take();
+  const auto table = checked_table(options.folder, config, corpus.vocab);
+  BatchSource batches(corpus, config.train);
+  auto listen = options.listen;
+  if (listen.empty()) listen = {any_address()};
+  auto places = listen_places(store, listen);
+  const auto now = WallTime::clock::now();
+  auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run, now).take();
+  const auto door_folder = authority_folder(options.folder) / "coordinator";
+  make_identity(authority, kCoordinatorName, door_folder).take();
+  make_identity(authority, kOperatorName, operator_folder(options.folder)).take();
+
+  const SystemClock clock;
+  CoordinatorService service({run, config, options.folder, corpus.id, corpus.vocab, table},
+                             {std::move(authority), options.open}, std::move(store), batches, clock);
+  service.start().take();
+  const auto server = start_server(service, load_identity(door_folder).take(), places);
+  service.remember_port(places.front().port).take();
+  auto addresses = options.announce;
+  for (const auto& place : places) {
+    for (auto& address : reachable_addresses(place)) addresses.push_back(std::move(address));
+  }
+  service.announce(addresses);
+  write_json(options.folder / "coordinator.json",
+             {{"address", local_address(places)}, {"pid", ::getpid()}, {"run", run}});
+  log_info("run {} is served at {}", run, fmt::join(addresses, ", "));
+  if (options.on_ready) options.on_ready(addresses);
+
+  auto end = wait_for_end(service);
+  bool complete = false;
+  if (!end.failed && service.complete()) {
+    if (const auto status = service.write_model(); status.ok()) {
+      complete = true;
+    } else {
+      end = {true, status.error().message};
+    }
+  }
+  const auto status = service.status();
+  write_json(options.folder / "outcome.json", {{"failed", end.failed},
+                                               {"complete", complete},
+                                               {"reason", end.reason},
+                                               {"step", status.step()},
+                                               {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
+                                               {"loss", status.loss()},  // null when it is not finite
+                                               {"validation_loss", status.validation_loss()},
+                                               {"step_bytes", status.step_bytes()}});
+  service.wait_for_farewells(kServeFarewell);
+  service.close_all();
+  service.tunnels().shutdown("the run is over");
+  server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  std::filesystem::remove(options.folder / "coordinator.json", ignored);
+  return end;
+}
+
+}  // namespace thinpipe

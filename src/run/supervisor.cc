@@ -1,0 +1,301 @@
+#include "run/supervisor.h"
+
+#include <fmt/format.h>
+#include <grpcpp/channel.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/files.h"
+#include "base/result.h"
+#include "config/run_config.h"
+#include "pipeline/progress.h"
+#include "pipeline/step.h"
+#include "pipeline/table_file.h"
+#include "run/child_process.h"
+#include "run/coordinator/admission.h"
+#include "run/coordinator/run_store.h"
+#include "run/coordinator/serve.h"
+#include "run/coordinator_line.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr int kPollMs = 100;
+// So often may a process be started again without a step in between.
+constexpr int kMostRestarts = 10;
+constexpr Duration kFarewell = std::chrono::seconds(2);
+
+// What a person should hear of the coordinator's events; all of them are in the run's store.
+const std::set<std::string> kShownEvents = {"evaluated", "rollback", "skipped", "refused", "paused", "resumed"};
+
+struct Part {
+  std::string name = {};              // "the coordinator", "worker 2"
+  std::string peer = {};              // a worker's: who it is to the coordinator
+  std::filesystem::path folder = {};  // a worker's own
+  std::vector<std::string> arguments = {};
+  std::filesystem::path log = {};
+  std::optional<ChildProcess> process = std::nullopt;
+  int restarts = 0;
+};
+
+class Supervisor {
+ public:
+  Supervisor(const LocalRun& run, const Clock& clock) : run_(run), clock_(clock), events_(run.folder) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, signal);
+    ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    signals_ = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    make_directories(run_.folder / "logs").take();
+    coordinator_ = {.name = "the coordinator",
+                    .arguments = {"serve", "--local", "--run", run_.folder.string()},
+                    .log = run_.folder / "logs" / "serve.log"};
+  }
+  ~Supervisor() { ::close(signals_); }
+
+  RunOutcome run() {
+    start(coordinator_);
+    while (!place_) {
+      if (wait_for_signals()) return leave_at_once();
+      if (const auto end = coordinator_.process->poll()) fail_with(coordinator_, *end);
+      find_coordinator();
+    }
+    for (int64_t stage = 0; stage < run_.config.pipeline.stages; ++stage) add_worker(stage);
+    while (true) {
+      if (wait_for_signals()) return leave_at_once();
+      ask();
+      if (tend_coordinator()) break;
+      for (auto& worker : workers_) tend(worker);
+    }
+    say_goodbye();
+    return result();
+  }
+
+ private:
+  void start(Part& part) {
+    if (!part.peer.empty()) {
+      // Anew each time: its folder may be gone with it.
+      const auto authority =
+          CertificateAuthority::open_or_create(authority_folder(run_.folder), place_->run, WallTime::clock::now())
+              .take();
+      const auto status = make_identity(authority, peer_name(part.peer), part.folder / "identity");
+      if (!status) throw UserError(fmt::format("{}: {}", part.name, status.error().message));
+    }
+    part.process = ChildProcess::start(run_.program, part.arguments, part.log).take();
+  }
+
+  void add_worker(int64_t stage) {
+    const auto folder = run_.folder / "workers" / fmt::format("{}", stage);
+    Part part{.name = fmt::format("worker {}", stage),
+              .peer = fmt::format("worker-{}", stage),
+              .folder = folder,
+              .arguments = {"work", "--coordinator", place_->address, "--folder", folder.string()},
+              .log = run_.folder / "logs" / fmt::format("worker-{}.log", stage)};
+    lend_table(folder);
+    start(part);
+    workers_.push_back(std::move(part));
+  }
+
+  // On this disk there is no need to download what is there. Where it cannot be linked the worker asks for it.
+  void lend_table(const std::filesystem::path& folder) {
+    const auto& hash = run_.config.model.subspace.table;
+    if (hash.empty() || !make_directories(table_path(folder, hash).parent_path())) return;
+    std::error_code ignored;
+    std::filesystem::create_hard_link(table_path(run_.folder, hash), table_path(folder, hash), ignored);
+  }
+
+  void find_coordinator() {
+    const auto place = read_coordinator_place(run_.folder);
+    if (place && place.value().pid == coordinator_.process->pid()) place_ = place.value();
+  }
+
+  // Waits a moment for one. Whether the person wants to leave at once.
+  bool wait_for_signals() {
+    pollfd wait{signals_, POLLIN, 0};
+    ::poll(&wait, 1, kPollMs);
+    signalfd_siginfo info{};
+    while (::read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      if (info.ssi_signo == SIGCHLD) continue;
+      if (stop_asked_ || !place_) return true;
+      stop_asked_ = true;
+      note("stopping: a checkpoint is written first; ctrl-C again stops at once");
+    }
+    return false;
+  }
+
+  // The coordinator's word on how things stand, and ours to it. Silence is no fault: it may be starting again.
+  void ask() {
+    if (!line_) line_ = std::make_unique<CoordinatorLine>(operator_access(run_.folder, place_->address));
+    const auto stub = line_->stub();
+    const auto deadline = std::chrono::system_clock::now() + std::chrono::milliseconds(500);
+    if (stop_asked_ && !stop_told_) {
+      grpc::ClientContext context;
+      context.set_deadline(deadline);
+      control::ControlRequest request;
+      request.set_what(control::ControlRequest::STOP);
+      control::ControlReply reply;
+      stop_told_ = stub->Control(&context, request, &reply).ok();
+    }
+    grpc::ClientContext context;
+    context.set_deadline(deadline);
+    control::StatusRequest request;
+    request.set_events_after(events_.last());
+    control::RunStatus status;
+    if (stub->GetStatus(&context, request, &status).ok()) show(status);
+  }
+
+  void show(const control::RunStatus& status) {
+    if (!progress_) {
+      const auto cuts = link_settings(run_.config);
+      progress_.emplace(ProgressPlan{run_.config.train.steps, run_.config.pipeline.stages - 1, run_.config.model.d,
+                                     status.step(), cuts.empty() ? 0 : cuts.front().forward.rate_bits_per_s},
+                        run_.out, run_.live, clock_);
+      shown_step_ = status.step();
+    }
+    for (const auto& text : events_.of(status)) note(text);
+    const auto& train = run_.config.train;
+    if (status.step() != shown_step_) {
+      const int64_t steps = std::max<int64_t>(0, status.step() - shown_step_);
+      for (auto* part : parts()) part->restarts = 0;
+      if (steps > 0) {
+        progress_->step({status.step(), status.loss(), steps * train.microbatches * train.microbatch * train.seq_len,
+                         status.step_bytes() * static_cast<uint64_t>(steps)});
+      }
+      shown_step_ = status.step();
+    }
+    manifest_step_ = status.manifest_step();
+  }
+
+  std::vector<Part*> parts() {
+    std::vector<Part*> all{&coordinator_};
+    for (auto& worker : workers_) all.push_back(&worker);
+    return all;
+  }
+
+  void note(const std::string& text) {
+    if (progress_) {
+      progress_->note(text);
+    } else {
+      fmt::print(run_.out, "{}\n", text);
+      std::fflush(run_.out);
+    }
+  }
+
+  // Whether the run is over.
+  bool tend_coordinator() {
+    const auto end = coordinator_.process->poll();
+    if (!end) return false;
+    if (end->exit_code == 0) return true;
+    if (end->signal == 0) fail_with(coordinator_, *end);
+    start_again(coordinator_, *end);
+    return false;
+  }
+
+  void tend(Part& worker) {
+    const auto end = worker.process->poll();
+    if (!end) return;
+    // A worker that was told to stop has ended well; whether the run has, the coordinator says.
+    if (end->exit_code == 0) return;
+    if (end->signal == 0) fail_with(worker, *end);
+    start_again(worker, *end);
+  }
+
+  void start_again(Part& part, const ChildEnd& end) {
+    if (++part.restarts > kMostRestarts) {
+      throw UserError(fmt::format("{} ended {} times by signal {} ({}) without a step in between; see {}", part.name,
+                                  part.restarts, end.signal, ::strsignal(end.signal), part.log.string()));
+    }
+    note(fmt::format("{} was ended by signal {} ({}); starting it again", part.name, end.signal,
+                     ::strsignal(end.signal)));
+    start(part);
+  }
+
+  [[noreturn]] void fail_with(const Part& part, const ChildEnd& end) {
+    auto reason = last_words(part.log);
+    const auto outcome = read_outcome(run_.folder);
+    // The coordinator's own words name the stage.
+    if (outcome && outcome.value().failed && !outcome.value().reason.empty()) throw UserError(outcome.value().reason);
+    if (reason.empty()) reason = fmt::format("exit code {}; see {}", end.exit_code, part.log.string());
+    throw UserError(fmt::format("{}: {}", part.name, reason));
+  }
+
+  // The workers have been told to stop and go by themselves.
+  void say_goodbye() {
+    const auto deadline = clock_.now() + kFarewell;
+    const auto still_here = [&] {
+      return std::any_of(workers_.begin(), workers_.end(), [](Part& one) { return !one.process->poll(); });
+    };
+    pollfd wait{signals_, POLLIN, 0};
+    while (still_here() && clock_.now() < deadline) {
+      ::poll(&wait, 1, kPollMs);
+      signalfd_siginfo info{};
+      while (::read(signals_, &info, sizeof info) > 0) {
+      }
+    }
+    workers_.clear();  // kills what is left
+  }
+
+  RunOutcome leave_at_once() {
+    workers_.clear();
+    coordinator_.process.reset();
+    return {.step = std::max<int64_t>(0, shown_step_), .manifest_step = std::max<int64_t>(0, manifest_step_)};
+  }
+
+  RunOutcome result() {
+    const auto outcome = read_outcome(run_.folder).take();
+    if (outcome.failed) throw UserError(outcome.reason);
+    if (progress_ && outcome.step > shown_step_ && outcome.step == run_.config.train.steps) {
+      const int64_t steps = outcome.step - shown_step_;
+      progress_->step({outcome.step, outcome.loss, steps * tokens_per_step(run_.config.train),
+                       outcome.step_bytes * static_cast<uint64_t>(steps)});
+    }
+    return outcome;
+  }
+
+  const LocalRun& run_;
+  const Clock& clock_;
+  int signals_ = -1;
+  Part coordinator_;
+  std::vector<Part> workers_;
+  std::optional<CoordinatorPlace> place_;
+  std::unique_ptr<CoordinatorLine> line_;
+  std::optional<Progress> progress_;
+  EventNotes events_;
+  int64_t shown_step_ = 0;
+  int64_t manifest_step_ = -1;
+  bool stop_asked_ = false;
+  bool stop_told_ = false;
+};
+
+}  // namespace
+
+EventNotes::EventNotes(const std::filesystem::path& run_folder) {
+  const auto path = run_folder / "run.sqlite";
+  if (std::error_code ignored; !std::filesystem::exists(path, ignored)) return;
+  const auto store = RunStore::open(path);
+  if (!store) return;  // the coordinator fails for the same reason and says it
+  const auto newest = store.value().events(0, 1);
+  if (newest && !newest.value().empty()) last_ = newest.value().back().number;
+}
+
+std::vector<std::string> EventNotes::of(const control::RunStatus& status) {
+  std::vector<std::string> texts;
+  for (const auto& event : status.events()) {
+    if (event.number() <= last_) continue;
+    if (kShownEvents.contains(event.kind())) texts.push_back(event.text());
+    last_ = event.number();
+  }
+  return texts;
+}
+
+RunOutcome run_locally(const LocalRun& run, const Clock& clock) { return Supervisor(run, clock).run(); }
+
+}  // namespace thinpipe

@@ -1,0 +1,49 @@
+// What a coordinator's effects leave on the disk, in memory: all that a new coordinator begins from.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "run/core/coordinator_core.h"
+
+namespace thinpipe::test {
+
+// What the effects have left on the disk.
+struct FakeStore {
+  uint64_t epoch = 0, generation = 0;
+  std::vector<CommitRow> rows;
+  std::map<int64_t, double> evaluations;
+  std::optional<double> final_loss;
+  int64_t manifest_step = -1;
+  std::vector<control::StateFile> manifest_files;
+  bool paused = false;
+  std::vector<std::string> roster;
+  std::set<std::string> revoked;
+  std::vector<int64_t> cuts;
+
+  StoredRun read() const {
+    StoredRun stored;
+    stored.epoch = epoch;
+    stored.generation = generation;
+    stored.committed = static_cast<int64_t>(rows.size());
+    if (!rows.empty()) stored.last_commit = rows.back();
+    for (const auto& row : rows) {
+      if (!row.apply) stored.skipped.insert(row.step);
+    }
+    for (const auto& [step, loss] : evaluations) stored.evaluations.insert(step);
+    stored.final_loss = final_loss;
+    stored.manifest_step = manifest_step;
+    stored.manifest_files = manifest_files;
+    stored.paused = paused;
+    stored.roster = roster;
+    stored.revoked = revoked;
+    stored.cuts = cuts;
+    return stored;
+  }
+};
+
+}  // namespace thinpipe::test
