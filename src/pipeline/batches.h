@@ -1,4 +1,4 @@
-// Token shards to microbatches: which samples a step's microbatch holds follows from its numbers alone.
+// Token shards to microbatches: the numbers of a step and a microbatch decide which samples it holds.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace thinpipe {
 
-// Where a first stage gets its tokens: from its own copy of the corpus, or from the coordinator's.
+// Where the first stage gets its tokens: from its own copy of the corpus, or from the coordinator.
 class Batches {
  public:
   virtual ~Batches() = default;
@@ -22,10 +22,10 @@ class Batches {
 // Reads the local copy of the corpus.
 class BatchSource final : public Batches {
  public:
-  // Opens the shards and checks every id against the vocabulary. Throws UserError when a shard is damaged or too short.
+  // Opens the shards and checks every id against the vocabulary. Throws UserError if a shard is damaged or too short.
   BatchSource(const PreparedCorpus& corpus, const TrainConfig& train);
 
-  // Sample ids (step * M + microbatch) * B onwards.
+  // The samples from (step * M + microbatch) * B on.
   Result<TokenBatch> training(int64_t step, int64_t microbatch) override;
 
   // Validation windows in order, B at a time; the last batch may be smaller.

@@ -1,4 +1,4 @@
-// Small models as `eval`, `generate` and `export` find them, without a disk; and a tokenizer trained on the spot.
+// Small models as `eval`, `generate` and `export` find them, without a disk, and a tokenizer trained on the fly.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ namespace thinpipe {
 
 constexpr int64_t kSmallVocab = 300;
 
-// Of a few words: all 256 bytes and some merges.
+// Trained on a few words: all 256 bytes and some merges.
 inline Tokenizer small_tokenizer() {
   static const std::string model = [] {
     std::string text;
@@ -63,7 +63,7 @@ inline RunConfig small_subspace() {
   return config;
 }
 
-// The model as its config and seed make it, with gains that are not all 1.
+// The model that config and seed give, with gains that are not all 1.
 inline std::shared_ptr<Stage> make_model(const RunConfig& config) {
   auto stage =
       std::make_shared<Stage>(config.model, config.data.vocab, BlockRange{0, config.model.blocks, config.model.blocks},

@@ -1,4 +1,4 @@
-// What training really reads: every window of train.bin once per epoch, whatever the portions, and nothing of val.bin.
+// What training reads: every window of train.bin once per epoch, in portions of any size, and nothing of val.bin.
 #include "pipeline/batches.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ using Window = std::vector<int64_t>;
 
 constexpr int64_t kTokensInValidation = 50;
 
-// Every token of both splits is another, so that a window tells by its tokens where it was read.
+// Every token of both splits is different, so that the tokens of a window show where it was read.
 class NumberedCorpus {
  public:
   explicit NumberedCorpus(int64_t train_tokens) : train_tokens_(train_tokens) {
@@ -97,10 +97,10 @@ TrainConfig portions(int64_t seq_len) {
   return train;
 }
 
-TEST(BatchSource, TrainsOnEveryWindowOncePerEpochAndOnNoneOfTheValidation) {
+TEST(BatchSource, TrainsOnEveryTrainingWindowOncePerEpoch) {
   constexpr int64_t kWindows = 60;  // ten steps
   const auto train = portions(8);
-  const NumberedCorpus corpus(kWindows * train.seq_len + 1 + 4);  // and a rest too short for a window
+  const NumberedCorpus corpus(kWindows * train.seq_len + 1 + 4);  // and a remainder too short for a window
   BatchSource source(corpus.prepared(), train);
   const auto windows = trained_on(source, train, 20);
   const auto middle = windows.begin() + kWindows;
@@ -109,10 +109,10 @@ TEST(BatchSource, TrainsOnEveryWindowOncePerEpochAndOnNoneOfTheValidation) {
   EXPECT_EQ(sorted(first), expected);
   EXPECT_EQ(sorted(second), expected);
   EXPECT_NE(first, expected) << "not in the order of the text";
-  EXPECT_NE(first, second) << "an order of its own for every epoch";
+  EXPECT_NE(first, second) << "every epoch has a different order";
 }
 
-TEST(BatchSource, AnEpochMayEndWithinAMicrobatch) {
+TEST(BatchSource, EpochMayEndWithinAMicrobatch) {
   constexpr int64_t kWindows = 7;
   const auto train = portions(5);
   const NumberedCorpus corpus(kWindows * train.seq_len + 1);
@@ -124,7 +124,7 @@ TEST(BatchSource, AnEpochMayEndWithinAMicrobatch) {
   }
 }
 
-TEST(BatchSource, TheSameNumbersGiveTheSameBatchInAnyOrder) {
+TEST(BatchSource, SameNumbersGiveTheSameBatchInAnyOrder) {
   const auto train = portions(8);
   const NumberedCorpus corpus(60 * train.seq_len + 1);
   BatchSource one(corpus.prepared(), train), other(corpus.prepared(), train);

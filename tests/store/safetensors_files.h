@@ -1,4 +1,4 @@
-// Safetensors files made by hand, so that the reader is not only tested against our own writer.
+// Handmade safetensors files, so that the reader is not only tested with our own writer.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace thinpipe::test {
 
-// Length, header as given, data as given: nothing is padded or corrected.
+// Length, header and data as given, without padding or correction.
 inline std::string raw_safetensors(std::string_view header, std::string_view data) {
   std::string file;
   for (int i = 0; i < 8; ++i) file += static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i));

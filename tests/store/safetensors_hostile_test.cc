@@ -1,4 +1,4 @@
-// Files nobody should have written: cut anywhere, flipped anywhere, and headers that lie.
+// Hostile files: truncated anywhere, flipped anywhere, and headers that lie.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ std::string refusal(std::string_view file) {
   return parsed ? "(accepted)" : parsed.error().message;
 }
 
-// What every accepted file must be, whatever its bytes.
+// What must hold for every accepted file.
 void expect_consistent(const SafetensorsFile& parsed, std::string_view file) {
   const auto* begin = reinterpret_cast<const std::byte*>(file.data());
   size_t total = 0;
@@ -34,7 +34,7 @@ void expect_consistent(const SafetensorsFile& parsed, std::string_view file) {
   EXPECT_LE(total, file.size());
 }
 
-TEST(SafetensorsHostile, TheSmallFileItselfIsFine) { EXPECT_EQ(refusal(kSmall), "(accepted)"); }
+TEST(SafetensorsHostile, AcceptsTheUnchangedFile) { EXPECT_EQ(refusal(kSmall), "(accepted)"); }
 
 TEST(SafetensorsHostile, EveryTruncationIsRefused) {
   for (size_t length = 0; length < kSmall.size(); ++length) {
@@ -45,7 +45,7 @@ TEST(SafetensorsHostile, EveryTruncationIsRefused) {
   }
 }
 
-TEST(SafetensorsHostile, AByteTooManyIsRefused) { EXPECT_NE(refusal(kSmall + '\0'), "(accepted)"); }
+TEST(SafetensorsHostile, RefusesAnExtraByte) { EXPECT_NE(refusal(kSmall + '\0'), "(accepted)"); }
 
 TEST(SafetensorsHostile, EveryChangeOfAByteIsRefusedOrHarmless) {
   size_t refused = 0;
@@ -143,7 +143,7 @@ TEST(SafetensorsHostile, RefusesEntriesThatAreNotTensors) {
   });
 }
 
-TEST(SafetensorsHostile, RefusesNamesThatStandTwice) {
+TEST(SafetensorsHostile, RefusesRepeatedNames) {
   const std::string entry = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   expect_refused({
       {fmt::format(R"({{"w":{0},"w":{0}}})", entry), "", "tensor \"w\": is listed twice"},
@@ -156,14 +156,14 @@ TEST(SafetensorsHostile, RefusesNamesThatStandTwice) {
   });
 }
 
-TEST(SafetensorsHostile, RefusesMetadataThatIsNotTexts) {
+TEST(SafetensorsHostile, RefusesMetadataThatIsNotText) {
   expect_refused({
       {R"({"__metadata__":1})", "", "\"__metadata__\": is a number, needs an object"},
       {R"({"__metadata__":[]})", "", "\"__metadata__\": is a list, needs an object"},
-      {R"({"__metadata__":{"a":1}})", "", "\"__metadata__\": \"a\" is not a text"},
-      {R"({"__metadata__":{"a":["b"]}})", "", "\"__metadata__\": \"a\" is not a text"},
+      {R"({"__metadata__":{"a":1}})", "", "\"__metadata__\": \"a\" is not text"},
+      {R"({"__metadata__":{"a":["b"]}})", "", "\"__metadata__\": \"a\" is not text"},
       {R"({"__metadata__":{"a":{"b":"c"}}})", "", "\"__metadata__\": has an object inside it"},
-      {R"({"__metadata__":{"a":null}})", "", "\"__metadata__\": \"a\" is not a text"},
+      {R"({"__metadata__":{"a":null}})", "", "\"__metadata__\": \"a\" is not text"},
   });
 }
 
@@ -173,7 +173,7 @@ TEST(SafetensorsHostile, RefusesLayoutsThatDoNotFit) {
                        R"("b":{{"dtype":"U8","shape":[2],"data_offsets":{}}}}})",
                        a, b);
   };
-  const std::string counted = "tensor \"w\": shape has more bytes than can be counted";
+  const std::string counted = "tensor \"w\": shape has too many bytes";
   expect_refused({
       {tensor("\"F32\"", "[2]", "[0,7]"), "1234567",
        "tensor \"w\": data_offsets are [0, 7], but shape and dtype need 8 bytes"},
@@ -195,7 +195,7 @@ TEST(SafetensorsHostile, RefusesLayoutsThatDoNotFit) {
   });
 }
 
-TEST(SafetensorsHostile, DeepNestingIsRefusedAtOnce) {
+TEST(SafetensorsHostile, RefusesDeepNestingImmediately) {
   for (const char* open : {"[", "{\"a\":"}) {
     std::string header = "{\"w\":";
     for (int i = 0; i < 300'000; ++i) header += open;
