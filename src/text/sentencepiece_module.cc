@@ -11,7 +11,7 @@ namespace thinpipe {
 namespace {
 
 namespace sp = sentencepiece;
-static_assert(std::is_same_v<int32_t, int>, "sentencepiece's ids are passed through as they are");
+static_assert(std::is_same_v<int32_t, int>, "sentencepiece's ids are passed on without conversion");
 
 class LoadedModel final : public PieceModel {
  public:

@@ -60,7 +60,7 @@ TEST(AtomicFileFaults, EveryFaultLeavesTheCompleteOldOrNewFile) {
       const bool in_place = !disk.fault_happened() || n > position_of(disk.operations(), "rename");
       const bool is_new = is_power_loss(fault) ? !disk.fault_happened() : in_place;
       EXPECT_EQ(read_file(folder / "a").value(), is_new ? "N" + kNew.substr(1) : "old");
-      // A close that fails is no fault, as the bytes were synced before it.
+      // A failing close is harmless, because the bytes were synced before it.
       const bool harmless =
           !disk.fault_happened() || (!kills(fault) && n == position_of(disk.operations(), "close") && in_place);
       EXPECT_EQ(status.ok(), harmless);

@@ -255,7 +255,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       EXPECT_TRUE(said.starts_with(fmt::format("{} = ", key))) << said;
       EXPECT_NE(said.find(" on the command line: needs "), std::string::npos) << said;
     }
-    // A rank of 1 fits whatever d is tried.
+    // A rank of 1 fits every d that is tried.
     for (const char* value : good)
       EXPECT_EQ(refusal("[subspace]\nrank = 1", {fmt::format("{}={}", key, value)}), "(accepted)");
   }

@@ -49,7 +49,7 @@ class LlamaCppTokenizerTest : public testing::Test {
       same += answer["tokens"][i] == ours;
       EXPECT_EQ(answer["tokens"][i], ours) << json(texts[i]).dump();
     }
-    fmt::print("{} of {} strings are cut alike\n", same, texts.size());
+    fmt::print("{} of {} strings are split in the same way\n", same, texts.size());
   }
 };
 

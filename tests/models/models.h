@@ -80,7 +80,7 @@ inline ModelFiles files_of(const RunConfig& config, std::shared_ptr<Stage> stage
           [stage](const std::string& name) -> Result<at::Tensor> {
             if (name == "basis") return stage->subspace()->basis().u;
             const auto* parameter = stage->parameters().find(name);
-            if (parameter == nullptr) return Error{"there is no tensor '" + name + "'"};
+            if (parameter == nullptr) return Error{"has no tensor '" + name + "'"};
             return parameter->value;
           }};
 }

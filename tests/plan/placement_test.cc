@@ -199,7 +199,7 @@ TEST(Place, GivesTheFasterMachineMoreBlocksAndCountsTheHead) {
 }
 
 TEST(Place, KeepsTheOtherStagesEven) {
-  // The last stage, all head, sets the pace whatever the other two get.
+  // The last stage, all head, sets the pace, no matter what the other two get.
   const auto config = with({"model.blocks=5", "pipeline.stages=3", "model.mode=dense"});
   EXPECT_EQ(cuts_of(config, {machine("a", 0.1, 0.3), machine("b", 0.1, 0.3), machine("c", 0.1, 0.3)}),
             (std::vector<int64_t>{2, 2, 1}));
