@@ -100,8 +100,8 @@ TEST_F(ResumedConfig, RefusesEveryOtherKeyByItsName) {
       continue;
     }
     ++refused;
-    EXPECT_EQ(said.find("--set " + key.full() + ": decides what the run computes"), 0u) << said;
-    EXPECT_NE(said.find("begin a new run"), std::string::npos) << said;
+    EXPECT_EQ(said.find("--set " + key.full() + ": changes what the run computes"), 0u) << said;
+    EXPECT_NE(said.find("start a new run"), std::string::npos) << said;
     EXPECT_EQ(said.find('\n'), std::string::npos);
   }
   EXPECT_GT(refused, 40);

@@ -262,8 +262,7 @@ TEST(HfFolder, RefusesTensorsThatDoNotBelongToAPlainLlama) {
   };
   EXPECT_EQ(refusal_with("model.layers.0.self_attn.rotary_emb.inv_freq"), "taken");
   EXPECT_EQ(refusal_with("model.layers.0.self_attn.q_proj.bias"),
-            "model.safetensors: has a tensor \"model.layers.0.self_attn.q_proj.bias\"; only matrices without biases "
-            "are read");
+            "model.safetensors: has a tensor \"model.layers.0.self_attn.q_proj.bias\"; biases are not supported");
   EXPECT_EQ(refusal_with("model.layers.3.input_layernorm.weight"),
             "model.safetensors: has a tensor \"model.layers.3.input_layernorm.weight\"; a plain LLaMA has none");
   EXPECT_EQ(refusal_after([](auto& tensors) { tensors.erase(tensors.begin() + 2); }),
@@ -284,9 +283,10 @@ TEST(HfFolder, RefusesIncompleteFolders) {
             path.string() + " is not a folder; needs one with a config.json, safetensors and tokenizer.model");
   write_tiny(path);
   fs::rename(path / "model.safetensors", path / "pytorch_model.bin");
-  EXPECT_EQ(refusal(path), path.string() +
-                               " has neither model.safetensors nor model.safetensors.index.json; weights in other "
-                               "formats are not read");
+  EXPECT_EQ(
+      refusal(path),
+      path.string() +
+          " has neither model.safetensors nor model.safetensors.index.json; other weight formats are not supported");
   fs::rename(path / "pytorch_model.bin", path / "model.safetensors");
   fs::resize_file(path / "model.safetensors", fs::file_size(path / "model.safetensors") - 4);
   EXPECT_TRUE(refusal(path).starts_with("model.safetensors: not a valid safetensors file: ")) << refusal(path);

@@ -294,7 +294,7 @@ TEST_F(CheckpointStoreTest, RefusesATransferThatEndsAfterTheCommit) {
   auto late = store_.receive_file({20, 0}, {"unit-0", 5, sha256_hex("other")});
   ASSERT_TRUE(late.value().append("other").ok());
   commit(one);
-  EXPECT_NE(late.value().finish().error().message.find("comes too late"), std::string::npos);
+  EXPECT_NE(late.value().finish().error().message.find("too late: the checkpoint was committed"), std::string::npos);
   EXPECT_TRUE(newest_is(store_, one));
   EXPECT_EQ(std::distance(fs::directory_iterator(at(20, "")), {}), 3);
 }

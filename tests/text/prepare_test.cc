@@ -276,7 +276,7 @@ TEST(Prepare, ReportsErrorsOfTheSource) {
   EXPECT_EQ(setting.prepared_entries(), 0U);
   Setting large_vocab;
   large_vocab.data.vocab = 50000;
-  EXPECT_TRUE(large_vocab.error().starts_with("data.vocab = 50000 is more than the training text can fill; "));
+  EXPECT_TRUE(large_vocab.error().starts_with("data.vocab = 50000 is too large: the training text has at most "));
   EXPECT_EQ(large_vocab.prepared_entries(), 0U);
   Setting fraction;
   fraction.data.val_fraction = 1;
