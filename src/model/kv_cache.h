@@ -23,8 +23,9 @@ class KvCache {
   // Forgets the tokens from `length` on.
   void shorten(int64_t length);
 
-  // These are for Stage::extend, which reads `rows` tokens at a time: every block attends, then the cache grows. The
-  // rotation for the positions of those tokens; empty if positions are not rotary.
+  // The rest is for Stage::extend, which reads `rows` tokens at a time: every block attends, then the cache grows.
+
+  // The rotation for the positions of those tokens; empty if positions are not rotary.
   std::optional<RopeTable> rope(int64_t rows) const;
   // qkv: (rows, q + k + v), rotated, of the tokens after those read so far -> (rows, heads * head_dim). Each row
   // attends to all tokens up to itself.
