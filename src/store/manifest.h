@@ -1,6 +1,6 @@
-// manifest.json of a checkpoint: its run and step, its position in the data, and the size and hash of the file of every
-// unit of the model (config/model_spec.h). It does not mention stages. A checkpoint exists if its manifest does
-// (checkpoints.h). docs/checkpoints.md lists the keys.
+// manifest.json of a checkpoint: its run, step and corpus, and the size and hash of the file of every unit of the model
+// (config/model_spec.h). It does not mention stages. A checkpoint exists if its manifest does (checkpoints.h).
+// docs/checkpoints.md lists the keys.
 #pragma once
 
 #include <cstdint>
