@@ -61,8 +61,8 @@ TEST_F(NewestCheckpointTest, WithoutACheckpointSaysWhy) {
   commit(20);
   const auto folder = run_ / "checkpoints/step-00000020-g0";
   fs::rename(folder, run_ / "checkpoints/step-00000030-g0");
-  EXPECT_EQ(refusal(), fmt::format("{0}: has no intact checkpoint: {0}/checkpoints/step-00000030-g0/manifest.json: is "
-                                   "of step-00000020-g0, not step-00000030-g0",
+  EXPECT_EQ(refusal(), fmt::format("{0}: has no intact checkpoint: {0}/checkpoints/step-00000030-g0/manifest.json: "
+                                   "belongs to step-00000020-g0, not step-00000030-g0",
                                    run_.path().string()));
   fs::remove(run_ / "checkpoints/step-00000030-g0/manifest.json");
   EXPECT_NE(refusal().find("manifest.json: is missing"), std::string::npos) << refusal();
