@@ -342,7 +342,7 @@ TEST_F(HfIndex, IsRefusedWhenItDisagreesWithTheFiles) {
       "model-00004-of-00005.safetensors: contains tensor \"model.norm.weight\", which model.safetensors.index.json "
       "does not list there");
   EXPECT_EQ(refusal_after([](json& index) { index["weight_map"]["x"] = "model-00001-of-00005.safetensors"; }),
-            "model-00001-of-00005.safetensors: has no tensor \"x\", which model.safetensors.index.json says");
+            "model-00001-of-00005.safetensors: has no tensor \"x\", but model.safetensors.index.json lists it there");
   EXPECT_EQ(refusal_after([](json& index) { index["weight_map"]["x"] = "other.safetensors"; }),
             "cannot read other.safetensors: No such file or directory");
   EXPECT_EQ(refusal_after([](json& index) { index["metadata"] = 3; }), "taken");
