@@ -51,9 +51,9 @@ struct UnitState {
 
 class StageWorker {
  public:
-  // batches: used by the first stage only. table: passed to Stage. The references must outlive this object. One thread
-  // at a time may call it.
-  StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches, const at::Tensor& table = {});
+  // batches: where the first stage gets its tokens; null on the other stages. table: passed to Stage. Config and
+  // batches must outlive this object. One thread at a time may call it.
+  StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches* batches, const at::Tensor& table = {});
 
   // Null at the ends of the pipeline. The links must stay valid until they are replaced.
   void connect(PacketLink* previous, PacketLink* next);
@@ -107,7 +107,7 @@ class StageWorker {
   const RunConfig& config_;
   StagePlace place_;
   std::vector<int64_t> warmup_;
-  Batches& batches_;
+  Batches* const batches_;
   Stage stage_;
   Optimizer optimizer_;
   std::unique_ptr<Boundary> before_, after_;  // null at the ends

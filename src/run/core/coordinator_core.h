@@ -17,12 +17,11 @@
 #include "base/clock.h"
 #include "config/model_spec.h"
 #include "plan/placement.h"
+#include "run/core/protocol.h"
 #include "run/core/effects.h"
 #include "run/core/path_book.h"
 
 namespace thinpipe {
-
-constexpr uint32_t kControlProtocol = 2;
 
 // What does not change during a run.
 struct RunRules {
