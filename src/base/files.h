@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -89,13 +90,18 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
 // the same folder. If commit() fails, no folder has that name; if only the final flush failed, the complete one has.
 class AtomicFolder {
  public:
-  // Waits while another process builds the same folder. Check what exists after this call, not before.
-  static Result<AtomicFolder> create(const std::filesystem::path& path);
+  // Waits while another process builds the same folder. Check what exists after this call, not before. Calls `on_wait`
+  // once before it waits; default: logs a line.
+  static Result<AtomicFolder> create(const std::filesystem::path& path, const std::function<void()>& on_wait = {});
   // A new folder in `parent`: `name`, or name-2, name-3... if that name exists or is being built.
   static Result<AtomicFolder> create_new(const std::filesystem::path& parent, const std::string& name);
   ~AtomicFolder();
   AtomicFolder(AtomicFolder&& other) noexcept;
   AtomicFolder& operator=(AtomicFolder&&) = delete;
+
+  // Removes the hidden folders in `parent` whose processes were killed, whatever their names. What cannot be removed
+  // stays. For folders that hold nothing but what an AtomicFolder made.
+  static void remove_abandoned(const std::filesystem::path& parent);
 
   const std::filesystem::path& path() const { return path_; }      // where to write; empty after commit()
   const std::filesystem::path& target() const { return target_; }  // absolute path of the finished folder
@@ -104,8 +110,9 @@ class AtomicFolder {
   Status commit();
 
  private:
-  // Returns nothing if another process is building the folder and `wait` is false.
-  static Result<std::optional<AtomicFolder>> open(const std::filesystem::path& path, bool wait);
+  // Returns nothing if another process is building the folder and there is no `on_wait`.
+  static Result<std::optional<AtomicFolder>> open(const std::filesystem::path& path,
+                                                  const std::function<void()>& on_wait);
   AtomicFolder(std::filesystem::path target, std::filesystem::path path, Fd lock)
       : target_(std::move(target)), path_(std::move(path)), lock_(std::move(lock)) {}
 

@@ -41,10 +41,9 @@ struct Check {
   std::string remedy;  // advice; may be empty
 };
 
-// The checks in a fixed order, without those for which facts are missing. Refuses a different protocol, different
-// numbers from the seed, too little memory or disk, and a clock that is certainly wrong by more than certificates
-// allow. Warns about a different build, a step that takes more than 3 times as long as the others', and links slower
-// than the computation.
+// The checks in a fixed order, without those for which facts are missing. Refuses another protocol, other numbers from
+// the seed, and too little memory or disk. Warns about another build, a clock that is certainly more than 5 minutes
+// off, a step that takes more than 3 times as long as the others', and links that are slower than the computation.
 std::vector<Check> preflight(const PreflightFacts& facts);
 
 // The worst verdict; kOk for no checks.

@@ -59,7 +59,7 @@ uint64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
-// The entries of prepared/, without hidden ones: incomplete folders and their locks.
+// The entries of prepared/, without hidden ones, which are incomplete folders.
 std::vector<fs::path> folders_in(const fs::path& cache_root) {
   std::vector<fs::path> folders;
   std::error_code code;
