@@ -1,4 +1,4 @@
-// The benchmarks behind `thinpipe bench NAME`: each prints a small table, and with `json` one JSON object on the last
+// The benchmarks behind `thinpipe bench NAME`. Each prints a small table and, with `json`, one JSON object on the last
 // line.
 #pragma once
 
@@ -10,38 +10,38 @@ namespace thinpipe {
 struct BenchTableOptions {
   int64_t d = 512;
   int64_t rank = 32;
-  int64_t blocks = 2;      // of the stage
+  int64_t blocks = 2;      // in the stage
   int64_t sequences = 16;  // B
   int64_t length = 256;    // T
   int64_t rounds = 5;
   int threads = 1;
 };
-// Tokens/s, forward and backward, of one middle stage: subspace by the anchor table, by the direct form, and dense, on
-// tokens of the default corpus.
+// Tokens/s, forward and backward, of one middle stage on tokens of the default corpus: subspace with the anchor table,
+// subspace in the direct form, and dense.
 void bench_table(const BenchTableOptions& options, bool json);
 
 struct BenchWanOptions {
-  std::string program;  // thinpipe itself: the stages run as its processes
+  std::string program;  // path of thinpipe, which runs the stages
   int64_t d = 256;
   int64_t rank = 12;
   int64_t blocks = 4;
   int64_t sequences = 4;      // B
   int64_t length = 256;       // T
   int64_t microbatches = 16;  // M
-  int64_t steps = 4;          // measured, at unlimited rate; slow dense runs measure one
+  int64_t steps = 4;          // measured steps at unlimited rate; slow dense runs measure one
 };
-// Tokens/s of dense fp32, dense bf16 and subspace pipelines (two stages, one thread each, processes over gRPC) without
+// Tokens/s of dense fp32, dense bf16 and subspace pipelines (two stages, one thread each, processes over gRPC): without
 // a limit on the links, at the rate where dense fp32 falls to about 1/16, and at that rate with 50 ms of delay.
 void bench_wan(const BenchWanOptions& options, bool json);
 
 struct BenchDataOptions {
-  std::string program;  // thinpipe itself
+  std::string program;  // path of thinpipe
   uint64_t bytes = 1'000'000'000;
 };
-// Prepares that much made-up text in a process of its own: seconds, MB/s, its peak of resident memory, tokens.
+// Prepares this much made-up text in a child process: seconds, MB/s, peak resident memory, tokens.
 void bench_data(const BenchDataOptions& options, bool json);
 
-// Seconds from `thinpipe join` to the first step in which the newcomer took part, in the default run.
+// Seconds from `thinpipe join` to the newcomer's first step, in the default run.
 void bench_join(const std::string& program, bool json);
 
 }  // namespace thinpipe

@@ -1,6 +1,6 @@
-// bench data: how fast a corpus is prepared, and how much memory that takes. The text is made up, with words as
-// frequent as in a language (Zipf) and spelled from syllables, the same for the same size; the preparation is `thinpipe
-// data prepare` itself, in a process and a data folder of its own.
+// bench data: how fast a corpus is prepared, and how much memory that takes. The text is made up: words have the
+// frequencies of a natural language (Zipf) and are spelled from syllables; the same size gives the same text. A child
+// process with its own data folder runs `thinpipe data prepare`.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -22,14 +22,14 @@ namespace {
 constexpr uint64_t kWords = 60'000;
 constexpr size_t kDraws = 4096;
 
-// Frequent words are short, as they are in a language.
+// Frequent words are short, as in natural languages.
 std::string word_of(uint64_t rank) {
   static constexpr std::string_view kStarts[] = {"th", "s", "w", "b", "m", "h", "f", "pr", "d", "st",
                                                  "l",  "r", "c", "p", "n", "t", "g", "br", "v", "ch"};
   static constexpr std::string_view kMiddles[] = {"e", "a", "o", "i", "ea", "ou", "u", "ai"};
   static constexpr std::string_view kEnds[] = {"", "n", "r", "s", "t", "d", "l", "nd", "ng", "m"};
   constexpr uint64_t kSyllables = std::size(kStarts) * std::size(kMiddles) * std::size(kEnds);
-  // A fixed shuffle, so that neighbours in rank are not neighbours in spelling.
+  // A fixed shuffle, so that words of similar rank are not spelled alike.
   uint64_t code = CounterRng(1, "spelling").bits32(rank) % kSyllables;
   std::string word;
   for (uint64_t rest = rank + 1; rest > 0; rest /= 400) {
@@ -48,7 +48,7 @@ class MadeUpText {
     for (uint64_t rank = 0; rank < kWords; ++rank) words_.push_back(word_of(rank));
   }
 
-  // The next paragraph.
+  // Appends the next paragraph.
   void append(std::string& text) {
     for (uint32_t sentences = 1 + draw() % 7; sentences > 0; --sentences) {
       const uint32_t words = 4 + draw() % 20;
@@ -97,7 +97,7 @@ void write_text(const std::filesystem::path& path, uint64_t bytes) {
   file.commit().take();
 }
 
-// Its folder, removed with all it holds.
+// A folder that is removed with its contents.
 struct BenchFolder {
   std::filesystem::path path = data_dir() / "bench" / fmt::format("data-{}", ::getpid());
 

@@ -1,6 +1,6 @@
-// bench join: how long somebody who joins waits until the first step in which they took part. Everything is as it would
-// be between machines, on loopback: `thinpipe serve`, invites, one `thinpipe join` per stage with a data directory of
-// its own, so without a copy of the corpus.
+// bench join: how long a newcomer waits until the first step it takes part in. Everything is as between machines, but
+// on loopback: `thinpipe serve`, invites, and one `thinpipe join` per stage with its own data directory, so without a
+// copy of the corpus.
 #include <fmt/format.h>
 #include <grpcpp/channel.h>
 #include <unistd.h>
@@ -64,7 +64,7 @@ class JoinBench {
     ::setenv("THINPIPE_DATA_DIR", own.c_str(), 1);
   }
 
-  // Stages that have somebody connected.
+  // The number of stages with a connected worker.
   int64_t held() {
     int64_t count = 0;
     const auto now = status();
@@ -72,7 +72,7 @@ class JoinBench {
     return count;
   }
 
-  // From now to the next commit after a join.
+  // The time from now to the next commit after a join.
   double time_join() {
     const auto before = status();
     const auto begin = clock_.now();
@@ -107,7 +107,7 @@ class JoinBench {
   std::filesystem::path run() const { return folder_ / "run"; }
   std::filesystem::path log(const std::string& name) const { return folder_ / "logs" / (name + ".log"); }
 
-  // Where the present epoch began: a newcomer may take everybody back to the last checkpoint.
+  // Where the current epoch began: a newcomer may send everybody back to the last checkpoint.
   static int64_t now_from(const control::RunStatus& now, const control::RunStatus& before) {
     return std::min(before.step(), std::max<int64_t>(0, now.manifest_step()));
   }
@@ -133,7 +133,7 @@ class JoinBench {
       for (auto& child : children_) {
         if (const auto end = child.poll(); end && end->exit_code > 2) throw UserError("bench join: a process failed");
       }
-      if (clock_.now() > deadline) throw UserError(fmt::format("bench join: waited in vain until {}", what));
+      if (clock_.now() > deadline) throw UserError(fmt::format("bench join: timed out waiting until {}", what));
       std::this_thread::sleep_for(kOften);
     }
   }

@@ -13,7 +13,7 @@ double schedule_bound_s(const std::vector<std::vector<Pass>>& stages, const Sche
     std::deque<double> arrivals_s;
   };
   const size_t count = stages.size();
-  std::vector<Line> down(count), up(count);  // up[i] and down[i] join the stages i and i+1; the last of each is unused
+  std::vector<Line> down(count), up(count);  // up[i] and down[i] connect stages i and i+1; the last of each is unused
   std::vector<double> now_s(count, 0);
   std::vector<size_t> next(count, 0);
   const auto run = [&](size_t stage, bool forward) {
@@ -33,7 +33,7 @@ double schedule_bound_s(const std::vector<std::vector<Pass>>& stages, const Sche
     }
     return true;
   };
-  // Stages share nothing but first-in first-out lines, so any order in which they can run gives the same times.
+  // Stages share only first-in first-out lines, so every possible order of running them gives the same times.
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t stage = 0; stage < count; ++stage) {
@@ -44,7 +44,7 @@ double schedule_bound_s(const std::vector<std::vector<Pass>>& stages, const Sche
     }
   }
   for (size_t stage = 0; stage < count; ++stage)
-    TP_CHECK(next[stage] == stages[stage].size(), "stage {} waits for ever at pass {}", stage, next[stage]);
+    TP_CHECK(next[stage] == stages[stage].size(), "stage {} never gets past pass {}", stage, next[stage]);
   return *std::max_element(now_s.begin(), now_s.end());
 }
 

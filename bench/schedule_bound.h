@@ -1,4 +1,4 @@
-// How long a step takes at least: the critical path of a schedule, which bench wan compares measured steps with.
+// The minimum time of a step: the critical path of a schedule, which bench wan compares with measured steps.
 #pragma once
 
 #include <vector>
@@ -19,8 +19,8 @@ struct ScheduleTimes {
   std::vector<LinkTimes> backward;  // (p-1)  from stage i+1 to i
 };
 
-// Seconds from the start of the step to the end of its last pass when every stage starts at once, has a core of its own
-// and waits for nothing but messages. `stages`: the passes of each stage, as passes() gives them.
+// Seconds from the start of the step to the end of its last pass, if all stages start together, have a core each and
+// wait only for messages. `stages`: the passes of each stage, from passes().
 double schedule_bound_s(const std::vector<std::vector<Pass>>& stages, const ScheduleTimes& times);
 
 }  // namespace thinpipe

@@ -1,4 +1,4 @@
-// bench table: what the anchor table buys (METHOD 1b), as ratios measured in alternation within one run.
+// bench table: the speed-up by the anchor table (METHOD 1b), as ratios measured alternately within one run.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>

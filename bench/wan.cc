@@ -1,5 +1,5 @@
-// bench wan: what a slow link leaves of a pipeline's speed. Every cell is a real run: a coordinator and two stage
-// processes with one thread each, gRPC between them, the built-in shaper on both directions.
+// bench wan: how fast a pipeline is over a slow link. Every cell is a real run: a coordinator and two stage processes
+// with one thread each, gRPC between them, the built-in shaper on both directions.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ namespace thinpipe {
 namespace {
 
 constexpr int64_t kStages = 2;
-// dense fp32 is to fall to this share of its unlimited speed.
+// The slow link is chosen so that dense fp32 falls to 1 / this of its unlimited speed.
 constexpr double kSlowdown = 16;
 
 struct Line {
@@ -41,12 +41,12 @@ struct Line {
 };
 
 struct Measured {
-  double step_s = 0;   // from commit to commit, the median
-  double bound_s = 0;  // the schedule's critical path with the measured compute and this line, and the update
+  double step_s = 0;   // median time from commit to commit
+  double bound_s = 0;  // critical path with the measured compute and this line, plus the update
   double tokens_per_s = 0;
   double forward_bytes = 0, backward_bytes = 0;  // per token
   double wire_overhead = 0;                      // bytes the kernel sent / payload
-  double wait_share = 0;                         // of the time, mean over stages
+  double wait_share = 0;                         // fraction of the time, mean over stages
 };
 
 double median(std::vector<double> values) {
@@ -78,7 +78,7 @@ RunConfig config_of(const BenchWanOptions& options, ModelMode mode, Pack pack) {
   config.train.seq_len = options.length;
   config.train.microbatch = options.sequences;
   config.train.microbatches = options.microbatches;
-  // A run ends with a pass over the whole validation split: over a slow line, more of it would take minutes.
+  // A run ends with a pass over the whole validation split: over a slow line, a larger one would take minutes.
   config.data.val_fraction = 0.005;
   config.train.eval_every = 0;
   config.train.eval_sequences = 1;
@@ -88,7 +88,7 @@ RunConfig config_of(const BenchWanOptions& options, ModelMode mode, Pack pack) {
   return config;
 }
 
-// The bound of one step: critical path of the schedule that was used, with this run's own compute.
+// The bound of one step: the critical path of the schedule that was used, with this run's compute times.
 double bound_of(const RunConfig& config, const std::vector<nlohmann::json>& timing, size_t first, const Line& line,
                 int64_t vocab) {
   const auto mean = [&](size_t stage, const char* key) {
@@ -132,7 +132,7 @@ class Bench {
     std::filesystem::remove_all(folder_, ignored);
   }
 
-  // The first step has neither a measured warm-up nor warm caches; it is left out.
+  // Leaves out the first step, which has neither a measured warm-up nor warm caches.
   Measured measure(const std::string& name, RunConfig config, const Line& line, int64_t steps) {
     config.train.steps = steps + 1;
     config.link.rate = format_exactly(line.rate_bits_per_s);
@@ -196,7 +196,8 @@ void bench_wan(const BenchWanOptions& options, bool json) {
   const auto bf16_free = bench.measure("dense bf16", dense_bf16, unlimited, options.steps);
   const auto subspace_free = bench.measure("subspace", subspace, unlimited, options.steps);
 
-  // The forward direction carries M + 1 transfers' time in a step of so many times the unlimited one.
+  // In the slow run, the forward direction carries M + 1 transfers per step, which takes kSlowdown times the unlimited
+  // step.
   const double forward_bits = 8 * dense_free.forward_bytes * static_cast<double>(options.sequences * options.length);
   const double transfer_s = kSlowdown * dense_free.step_s / static_cast<double>(options.microbatches + 1);
   const Line slow{static_cast<uint64_t>(forward_bits / transfer_s), 0};

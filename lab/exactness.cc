@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kVocab = 53;
 
-// In the stages' order. The pipeline must be between steps, or finished.
+// In the order of the stages. The pipeline must be between steps, or finished.
 std::vector<Parameter*> parameters_of(InProcessPipeline& pipeline, const RunConfig& config) {
   std::vector<Parameter*> all;
   for (int64_t i = 0; i < config.pipeline.stages; ++i) {
@@ -36,7 +36,7 @@ void move_off_start(Parameter& parameter, int64_t d) {
   }
 }
 
-// The reference's gradient of what this parameter stands for, in the parameter's own coordinates.
+// The reference's gradient of what this parameter represents, in the parameter's own coordinates.
 at::Tensor expected_gradient(const Parameter& parameter, const TensorMap& gradients, const at::Tensor& u) {
   if (parameter.full_width == 0) return gradients.at(parameter.name);
   if (parameter.name == "embedding_coordinates") return gradients.at("token_table").mm(u);
@@ -67,7 +67,7 @@ ExactnessError measure_exactness(const RunConfig& config) {
   const auto tokens = batches.step(0);
   double count = 0;
   for (const auto& batch : tokens) count += static_cast<double>(batch.size(0) * (batch.size(1) - 1));
-  // Before the pipeline's step, whose commit changes the weights.
+  // Computed before the pipeline's step, whose commit changes the weights.
   const auto weights = u.defined() ? materialise(config.model, values, u) : values;
   const auto expected = reference_gradients(config.model, weights, t_fixed, tokens, 1 / count);
 
@@ -81,7 +81,7 @@ ExactnessError measure_exactness(const RunConfig& config) {
   }
   if (auto* side = pipeline.worker(static_cast<size_t>(config.pipeline.stages - 1)).stage().subspace()) {
     const double factor = outcome.grad_factor;
-    const auto wanted = expected.second_moment * (factor * factor);  // C is made of gradients as applied
+    const auto wanted = expected.second_moment * (factor * factor);  // C consists of gradients as applied
     error.second_moment = ((side->second_moment() - wanted).norm() / wanted.norm()).item<double>();
   }
   return error;
@@ -102,7 +102,7 @@ RunConfig base_case() {
   model.init_std = 0.3;
   model.subspace.rank = 8;
   model.subspace.anchor_std = 0.7;
-  model.subspace.update_every = base.train.steps;  // a move lies ahead, so C is gathered
+  model.subspace.update_every = base.train.steps;  // an update follows later, so C is collected
   base.train.seq_len = 7;
   base.train.microbatch = 2;
   base.train.microbatches = 3;

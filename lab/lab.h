@@ -1,16 +1,16 @@
-// The experiments behind `thinpipe lab NAME`: each prints a small table, and with `json` one JSON object on the last
+// The experiments behind `thinpipe lab NAME`. Each prints a small table and, with `json`, one JSON object on the last
 // line.
 #pragma once
 
 namespace thinpipe {
 
-// The cut model against the uncut reference, and what other packs cost.
+// Compares the cut model with the uncut reference, and shows the error of other packs.
 void lab_exactness(bool json);
-// 200 steps of the literal optimiser: does W stay in the subspace, at every one?
+// Does W stay in the subspace? Runs 200 steps of the literal optimizer and checks each one.
 void lab_optimizer(bool json);
 
-// Trains the default config and its dense counterpart for that many minutes each (0.05 to 10000, else UserError), in
-// this process, and prints both losses.
+// Trains the default config and its dense counterpart in this process for this many minutes each (0.05 to 10000, else
+// UserError), and prints both losses.
 void lab_default(double minutes, bool json);
 
 }  // namespace thinpipe

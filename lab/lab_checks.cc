@@ -14,7 +14,7 @@ namespace {
 
 RunConfig literal_config() {
   auto config = exactness_cases().front().config;
-  config.model.blocks = 3;  // they show it as six do
+  config.model.blocks = 3;  // three are enough to show it
   config.model.subspace.update_every = 0;
   config.optim.kind = OptimizerKind::kRowAdamw;
   config.optim.lr = 0.003;
@@ -23,7 +23,7 @@ RunConfig literal_config() {
   return config;
 }
 
-// The largest of all steps.
+// The largest drift over all steps.
 double drift_in_training(LiteralRule rule) {
   const auto config = literal_config();
   constexpr int64_t vocab = 53;
@@ -58,7 +58,7 @@ void lab_exactness(bool json) {
   nlohmann::ordered_json summary = {{"max_rel_grad_error", worst_gradient},
                                     {"max_rel_loss_error", worst_loss},
                                     {"max_rel_second_moment_error", worst_second_moment}};
-  fmt::print("\n{:<52} {:>12} {:>12}\n", "the same cut in other packs", "loss", "gradients");
+  fmt::print("\n{:<52} {:>12} {:>12}\n", "the same cut with other packs", "loss", "gradients");
   const std::pair<const char*, Pack> packs[] = {
       {"fp32", Pack::kFp32}, {"bf16", Pack::kBf16}, {"int8", Pack::kInt8}, {"int4", Pack::kInt4}};
   for (const auto& [name, pack] : packs) {

@@ -1,4 +1,4 @@
-// lab default: what the subspace costs or buys at the default size, in the same time on the same machine.
+// lab default: compares the subspace model with a dense one at the default size, in the same time on the same machine.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ struct Outcome {
   double validation_loss;
 };
 
-// The schedule of the learning rate needs the number of steps, so some are timed first and thrown away: for a tenth of
-// the time, and a few at least.
+// The learning rate schedule needs the number of steps, so some steps are timed first and discarded: for a tenth of the
+// time, but at least a few.
 int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, double limit_s) {
   constexpr int64_t kLeastTimed = 6;
   CorpusBatches batches(corpus, config.train);
@@ -81,9 +81,9 @@ nlohmann::ordered_json show(const char* name, const Outcome& outcome, int64_t d)
 }  // namespace
 
 void lab_default(double minutes, bool json) {
-  // The command line checks the range too, but not a number is in every range.
+  // The command line checks the range too, but NaN passes any range check there.
   if (!(minutes >= 0.05 && minutes <= 10000)) {
-    throw UserError(fmt::format("--minutes {:g}: give a number from 0.05 to 10000", minutes));
+    throw UserError(fmt::format("--minutes {:g}: needs a number from 0.05 to 10000", minutes));
   }
   const auto subspace = parse_config("", "the defaults");
   const auto dense = parse_config("", "the defaults", std::vector<std::string>{"model.mode=dense"});

@@ -16,7 +16,7 @@ LiteralTraining::LiteralTraining(const RunConfig& config, TensorMap weights, at:
       t_fixed_(std::move(t_fixed)),
       basis_(std::move(basis)),
       rule_(rule) {
-  TP_CHECK(config.optim.schedule == LrSchedule::kConstant, "the literal form has a warm-up and no other schedule");
+  TP_CHECK(config.optim.schedule == LrSchedule::kConstant, "the literal form supports no schedule but a warm-up");
   for (const auto& [name, weight] : weights_) {
     m_[name] = at::zeros_like(weight);
     const bool per_row = confined(name) && rule_ == LiteralRule::kRowAdamw;
@@ -45,7 +45,7 @@ double LiteralTraining::step(int64_t number, const std::vector<at::Tensor>& toke
   for (const auto& [name, gradient] : result.gradients) update(name, gradient * factor, number);
   const int64_t every = config_.model.subspace.update_every;
   if (every > 0 && (number + 1) % every == 0) change_over();
-  second_moment_ += factor * factor * result.second_moment;  // as applied; a move's own step counts for the next one
+  second_moment_ += factor * factor * result.second_moment;  // as applied; an updating step counts for the next update
   return result.loss_sum / static_cast<double>(count);
 }
 
@@ -69,7 +69,7 @@ void LiteralTraining::change_over() {
   const auto outside = at::eye(u.size(0), u.options()) - u.mm(u.t());  // I - UU^T
   const auto r = -2 * outside.mm(c).mm(u) / at::linalg_svdvals(c).max();
   const auto moved = u - config_.model.subspace.update_rate * r;
-  // The thin QR whose triangle has a positive diagonal: that triangle is the Cholesky factor of the Gram matrix.
+  // The thin QR with a positive diagonal: its triangle is the Cholesky factor of the Gram matrix.
   const auto triangle = at::linalg_cholesky(moved.t().mm(moved), /*upper=*/true);
   basis_ = {moved.mm(at::linalg_inv(triangle)), basis_.version + 1};
   second_moment_.zero_();

@@ -1,6 +1,6 @@
-// The paper's optimiser as it is written, d wide (METHOD 2, 3): W_p and T_S materialised, gradients projected on S, one
-// second moment per row, Grassmann change-over by projection. The naive twin of the coordinate form, and of the step on
-// the Grassmann manifold and of clipping: it uses nothing of src/optim and of src/subspace but the type of a basis.
+// The paper's optimizer taken literally, d wide (METHOD 2, 3): W_p and T_S materialised, gradients projected on S, one
+// second moment per row, Grassmann change of basis by projection. It is the naive twin of the coordinate form, of the
+// Grassmann step and of clipping, and shares no code with src/optim and src/model except the type of a basis.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace thinpipe {
 
 enum class LiteralRule {
-  kRowAdamw,  // the paper's: the update of a row is its momentum times a scalar, so W stays in S
-  kAdamw,     // per-element moments on the same projected gradient: leaves S
+  kRowAdamw,  // as in the paper: a row's update is its momentum times a scalar, so W stays in S
+  kAdamw,     // per-element moments on the same projected gradient: W leaves S
 };
 
 class LiteralTraining {
@@ -22,8 +22,7 @@ class LiteralTraining {
   // weights: from materialise(). The schedule must be constant; there may be a warm-up.
   LiteralTraining(const RunConfig& config, TensorMap weights, at::Tensor t_fixed, Basis basis, LiteralRule rule);
 
-  // One optimiser step on these microbatches, and the change-over when the config says it is due. Returns the mean
-  // loss.
+  // One optimizer step on these microbatches, with a change of basis if the config says so. Returns the mean loss.
   double step(int64_t number, const std::vector<at::Tensor>& tokens);
 
   const TensorMap& weights() const { return weights_; }

@@ -1,5 +1,5 @@
-// Tokens for checks on small models: a pattern that follows from the step and the microbatch alone, so that a reference
-// can be given what the pipeline was.
+// Tokens for checks on small models: a pattern that depends only on the step and the microbatch, so that a reference
+// gets the same tokens as the pipeline.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@
 
 namespace thinpipe {
 
-// Any thread may ask. Needs vocab > train.microbatches.
+// Any thread may call it. Needs vocab > train.microbatches.
 class PatternBatches final : public Batches {
  public:
   PatternBatches(const TrainConfig& train, int64_t vocab) : train_(train), vocab_(vocab) {}

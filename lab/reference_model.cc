@@ -29,7 +29,7 @@ class Reference {
   Reference(const ModelConfig& config, const TensorMap& weights, const at::Tensor& t_fixed)
       : config_(config), weights_(weights), t_fixed_(t_fixed) {}
 
-  // Sum of the tokens' losses of one microbatch, with a graph.
+  // The sum of the tokens' losses of one microbatch, with an autograd graph.
   at::Tensor loss_sum(const at::Tensor& tokens) {
     const int64_t length = tokens.size(1) - 1;
     const auto ids = tokens.narrow(1, 0, length);
@@ -41,7 +41,7 @@ class Reference {
       if (block > 0 && group_of(block) != group && block <= config_.first_dense_block()) {
         group = group_of(block);
         const auto next = anchor(group, ids);
-        x = x - e + next;  // the same coordinates on another anchor
+        x = x - e + next;  // the same coordinates with another anchor
         e = next;
       }
       if (block == std::min(config_.first_dense_block(), config_.blocks - 1)) {
@@ -55,7 +55,7 @@ class Reference {
     return at::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, length).flatten(), {}, at::Reduction::Sum);
   }
 
-  const at::Tensor& tap() const { return tap_; }  // with its gradient, after the loss was sent backward
+  const at::Tensor& tap() const { return tap_; }  // has its gradient after the backward pass
 
  private:
   at::Tensor position_part(int64_t length) const {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# House rules no compiler checks. Prints file:line: fault for each breach and fails if there was one.
+# House rules that no compiler checks. Prints file:line: fault for each violation; fails if there is one.
 #   tests/lint.sh [ROOT]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
@@ -8,20 +8,20 @@ export LC_ALL=C.UTF-8  # so that columns are characters
 
 sources() { find "$@" \( -name '*.h' -o -name '*.cc' \) -type f | sort; }
 
-# search PATTERN TEXT FILES...: "file:line: TEXT" for every match.
+# search PATTERN TEXT FILES...: prints "file:line: TEXT" for every match.
 search() {
   local pattern=$1 text=$2
   shift 2
   { grep -anEH -- "$pattern" "$@" /dev/null || true; } | sed -E "s|^([^:]*:[0-9]+):.*|\1: $text|"
 }
 
-# Tensors live on any device: what only holds on a CPU stays behind the kernels' dispatch and at the edges of the program.
+# Tensors may be on any device: code that works only on a CPU belongs in the kernels and at the edges of the program.
 check_devices() {
   mapfile -t files < <(sources src bench lab apps | grep -vE '/kernels/|^src/model/fill\.cc$|^src/pipeline/tensor_file\.cc$')
   search 'kCPU|data_ptr|is_cpu' 'CPU-only code (kCPU, data_ptr, is_cpu) belongs in a kernels folder' "${files[@]}"
 }
 
-# A .cc beside a .h of its name may leave it to the header to say what they are for.
+# A .cc needs no opening comment if a .h of the same name has one.
 check_files() {
   local file lines
   while read -r file; do

@@ -1,5 +1,4 @@
-// Numbers as bytes, little-endian, whatever machine runs this: what file formats and messages are made of. Unsigned
-// integers and floats.
+// Numbers as little-endian bytes on any machine, for file formats and messages. Works for unsigned integers and floats.
 #pragma once
 
 #include <array>
@@ -34,7 +33,7 @@ constexpr std::array<char, sizeof(T)> le_bytes(T value) {
   return bytes;
 }
 
-// The number at `offset`. The bytes must be there: check the length of what comes from outside first.
+// Reads the number at `offset`. The bytes must exist: the caller checks the length of anything that comes from outside.
 template <LittleEndianNumber T>
 constexpr T get_le(std::string_view bytes, size_t offset = 0) {
   TP_CHECK(offset <= bytes.size() && bytes.size() - offset >= sizeof(T), "{} bytes at {} of {}", sizeof(T), offset,

@@ -57,7 +57,7 @@ FileSystem& file_system() {
 
 ScopedFileSystem::ScopedFileSystem(FileSystem& replacement) {
   FileSystem* none = nullptr;
-  TP_CHECK(replacement_in_use.compare_exchange_strong(none, &replacement), "two ScopedFileSystems at once");
+  TP_CHECK(replacement_in_use.compare_exchange_strong(none, &replacement), "two ScopedFileSystems at the same time");
 }
 
 ScopedFileSystem::~ScopedFileSystem() { replacement_in_use = nullptr; }

@@ -1,5 +1,5 @@
-// The system calls by which files.h changes the disk, behind one seam: tests put a failing disk or a killed process in
-// their place. Reading does not pass through here.
+// The system calls that files.h uses to change the disk, behind one seam, so that tests can simulate a failing disk or
+// a killed process. Reading does not go through here.
 #pragma once
 
 #include <sys/types.h>
@@ -10,14 +10,14 @@
 
 namespace thinpipe {
 
-// Each function is the call of its name, with its contract: -1 and errno when it failed. Paths are as the caller gave
-// them. May be called from any thread.
+// Each function behaves like the system call of the same name: on failure it returns -1 and sets errno. Paths are used
+// as given. Any thread may call them.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // The last six characters of `pattern` are XXXXXX and become what makes the name new. The descriptor. From its first
-  // moment the file has no rights beyond `mode`, 0600 or more.
+  // Replaces the six X at the end of `pattern` (XXXXXX) so that the name is new, and returns the descriptor. The file
+  // never has more rights than `mode`, which is at least 0600.
   virtual int create_unique(std::string& pattern, mode_t mode);
   virtual ssize_t write(int descriptor, const char* bytes, size_t count);
   virtual ssize_t pwrite(int descriptor, const char* bytes, size_t count, int64_t offset);
@@ -28,14 +28,14 @@ class FileSystem {
   virtual int unlink(const std::string& path);
   virtual int mkdir(const std::string& path);
   virtual int rmdir(const std::string& path);
-  // Puts the names in a folder on the disk, as fsync does with a file's bytes.
+  // Flushes the names in a folder to the disk, as fsync does with a file's bytes.
   virtual int sync_directory(const std::string& path);
 };
 
-// The one in use: the real one unless a ScopedFileSystem lives.
+// The real file system, or the replacement while a ScopedFileSystem exists.
 FileSystem& file_system();
 
-// Puts another in its place for the whole process. Not while other threads write files, nor two at once.
+// Replaces the file system for the whole process. Allowed only while no other thread writes files, and one at a time.
 class ScopedFileSystem {
  public:
   explicit ScopedFileSystem(FileSystem& replacement);

@@ -25,10 +25,10 @@ Error system_error(const std::filesystem::path& path, std::string_view action) {
   return Error{fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(errno))};
 }
 
-// Does not wait for a writer where the name is a pipe's, so that its kind is found out and refused.
+// O_NONBLOCK: opening a pipe must not wait for a writer; its type is checked and refused afterwards.
 int open_to_read(const std::filesystem::path& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
 
-// Only regular files have a size.
+// Refuses everything but regular files, which alone have a size.
 Result<size_t> regular_size(const Fd& file, const std::filesystem::path& path) {
   if (file.get() < 0) return system_error(path, "read");
   struct stat status {};
@@ -38,7 +38,7 @@ Result<size_t> regular_size(const Fd& file, const std::filesystem::path& path) {
   return static_cast<size_t>(status.st_size);
 }
 
-// Fills `buffer`, or less of it at the end of the file, which may have shrunk since its size was asked for.
+// Fills `buffer`, or less of it at the end of the file, which may have shrunk since its size was read.
 Result<size_t> read_some(const Fd& file, const std::filesystem::path& path, std::span<char> buffer) {
   size_t filled = 0;
   while (filled < buffer.size()) {
@@ -84,10 +84,10 @@ const char* kind_of(mode_t mode) {
   return "a device";
 }
 
-// What a rename may replace: the file at the end of a chain of links, which need not be there yet. Not a device or a
-// pipe, whose name would become a file's.
+// The file that a rename may replace, at the end of a chain of links; it need not exist yet. Refuses devices and pipes,
+// because the rename would replace them with a file.
 Result<std::filesystem::path> file_to_replace(std::filesystem::path path) {
-  constexpr int kMaxLinks = 40;  // as the system's own
+  constexpr int kMaxLinks = 40;  // as in the kernel
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     return Error{fmt::format("cannot write {}: it is {}, not a file", path.string(), kind_of(status.st_mode))};
@@ -105,8 +105,8 @@ Result<std::filesystem::path> file_to_replace(std::filesystem::path path) {
 constexpr std::string_view kPartial = ".partial-";
 constexpr std::string_view kUnique = "XXXXXX";
 
-// Partial files whose writers were killed. Who writes one holds a lock on it for as long as it has that name. Not being
-// able to is no reason not to write: the worst is what was there already.
+// Removes partial files whose writers were killed. A living writer holds a lock on its partial file. Errors are
+// ignored: leftovers do no harm.
 void remove_abandoned(const std::filesystem::path& target) {
   const std::string prefix = target.filename().string() + std::string(kPartial);
   std::vector<std::filesystem::path> partials;
@@ -124,8 +124,8 @@ void remove_abandoned(const std::filesystem::path& target) {
   }
 }
 
-// Between the making of a partial file and its lock, somebody who cleans up may take it for an abandoned one: then it
-// is nameless when the lock comes. A file system without locks has nobody who cleans up either.
+// Between the creation of a partial file and its lock, another process may remove it as abandoned. Returns false then.
+// Without support for locks nobody removes partial files either.
 bool lock_partial(int descriptor) {
   while (::flock(descriptor, LOCK_EX) != 0) {
     if (errno != EINTR) return true;
@@ -136,7 +136,7 @@ bool lock_partial(int descriptor) {
 
 constexpr std::string_view kPartialFolder = ".partial";  // ".NAME.partial"
 
-// False if the folder was renamed or removed since it was opened: then another one may have that name now.
+// Returns false if the folder was renamed or removed after it was opened; a new folder may have its name.
 bool still_has_name(const Fd& folder, const std::filesystem::path& path) {
   struct stat held {};
   struct stat named {};
@@ -144,8 +144,8 @@ bool still_has_name(const Fd& folder, const std::filesystem::path& path) {
          held.st_dev == named.st_dev;
 }
 
-// The folder, made if it is not there, and locked for as long as the descriptor is open. No descriptor if another
-// process has the lock and there is no `on_wait`. On a file system without locks nobody waits for anybody.
+// Creates the folder if it is missing and locks it while the descriptor is open. Returns no descriptor if another
+// process holds the lock and there is no `on_wait`. On a file system without locks nobody waits.
 Result<Fd> make_locked(const std::filesystem::path& folder, const std::function<void()>& on_wait) {
   for (bool waited = false;;) {
     if (file_system().mkdir(folder.string()) != 0 && errno != EEXIST) return system_error(folder, "create folder");
@@ -179,7 +179,7 @@ std::filesystem::path data_dir() {
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
     return std::filesystem::path(home) / ".local/share/thinpipe";
   }
-  throw UserError("no place for data: set THINPIPE_DATA_DIR (or HOME) to a folder you can write to");
+  throw UserError("no folder for data: set THINPIPE_DATA_DIR (or HOME) to a writable folder");
 }
 
 Result<std::string> read_file(const std::filesystem::path& path) { return read_all(Fd(open_to_read(path)), path); }
@@ -202,7 +202,7 @@ Result<std::string> read_private_file(const std::filesystem::path& path) {
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return system_error(path, "read");
   if ((status.st_mode & 077) != 0) {
     return Error{
-        fmt::format("{} is a secret that others on this machine may read or change (mode {:04o}): chmod 600 {}",
+        fmt::format("{} is secret, but others on this machine may read or change it (mode {:04o}): chmod 600 {}",
                     path.string(), status.st_mode & 07777, path.string())};
   }
   return read_all(file, path);
@@ -217,11 +217,11 @@ Status make_directories(const std::filesystem::path& path) {
     if (file_system().mkdir(folder.string()) != 0) {
       const bool is_taken = errno == EEXIST;
       const Error error = system_error(path, "create folder");
-      // Somebody else may have made it in between.
+      // Another process may have created it in the meantime.
       if (!std::filesystem::is_directory(folder, ignored)) {
         if (!is_taken) return error;
         return Error{
-            fmt::format("cannot create folder {}: {} is there and is no folder", path.string(), folder.string())};
+            fmt::format("cannot create folder {}: {} exists and is not a folder", path.string(), folder.string())};
       }
     }
     TRY(sync_directory(parent_of(folder)));
@@ -297,7 +297,7 @@ Status AtomicFile::write_at(uint64_t offset, std::string_view bytes) {
 Status AtomicFile::commit() {
   if (file_system().fsync(descriptor_) != 0) return system_error(path_, "write");
   if (file_system().rename(temporary_.string(), path_.string()) != 0) return system_error(path_, "write");
-  file_system().close(std::exchange(descriptor_, -1));  // its bytes are on the disk: nothing left to fail
+  file_system().close(std::exchange(descriptor_, -1));  // its bytes are already on the disk, errors do not matter
   return sync_directory(parent_of(path_));
 }
 
@@ -316,12 +316,12 @@ Result<std::optional<AtomicFolder>> AtomicFolder::open(const std::filesystem::pa
   auto lock = TRY(make_locked(hidden, on_wait));
   if (!lock) return std::optional<AtomicFolder>();
   AtomicFolder folder(target, hidden, std::move(lock));
-  TRY(remove_contents(hidden));  // what a killed process has left
+  TRY(remove_contents(hidden));  // remains of a killed process
   return std::optional(std::move(folder));
 }
 
 Result<AtomicFolder> AtomicFolder::create(const std::filesystem::path& path, const std::function<void()>& on_wait) {
-  const auto log_it = [&] { log_info("waiting for another process that writes {}", path.string()); };
+  const auto log_it = [&] { log_info("waiting for another process that is writing {}", path.string()); };
   auto folder = TRY(open(path, on_wait ? on_wait : log_it));
   return *std::move(folder);
 }

@@ -1,5 +1,5 @@
-// Files: read whole, map, or write so that a reader sees the old file or the new one and never a part of it. All that
-// changes the disk goes through file_system.h.
+// Files: read whole, map, or write atomically, so that a reader sees either the old file or the new one, never a part.
+// Everything that changes the disk goes through file_system.h.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace thinpipe {
 
-// Owns a descriptor and closes it; -1 is none. For reading, sockets and locks: what is written durably goes through
-// AtomicFile, whose close() is behind the FileSystem seam.
+// Owns a descriptor and closes it; -1 means none. For reading, sockets and locks. Use AtomicFile for files that must
+// reach the disk: its close() goes through the FileSystem seam.
 class Fd {
  public:
   explicit Fd(int descriptor = -1) : descriptor_(descriptor) {}
@@ -28,42 +28,42 @@ class Fd {
 
   int get() const { return descriptor_; }
   explicit operator bool() const { return descriptor_ >= 0; }
-  // Closes what it holds, without touching errno, and owns `descriptor` instead.
+  // Closes the current descriptor without changing errno and takes ownership of `descriptor`.
   void reset(int descriptor = -1);
 
  private:
   int descriptor_;
 };
 
-// $THINPIPE_DATA_DIR, else $XDG_DATA_HOME/thinpipe, else ~/.local/share/thinpipe. Not created.
+// $THINPIPE_DATA_DIR, else $XDG_DATA_HOME/thinpipe, else ~/.local/share/thinpipe. Does not create the folder.
 std::filesystem::path data_dir();
 
 Result<std::string> read_file(const std::filesystem::path& path);
-// 64 hex digits, reading the file in pieces: its size does not matter, and a failing disk is an error, not a signal.
+// 64 hex digits. Reads the file in pieces, so files of any size work; a failing disk is an error, not a signal.
 Result<std::string> sha256_of_file(const std::filesystem::path& path);
-// For secrets: refuses a file that others than its owner may read, and names the command that mends it.
+// For secrets: refuses a file that others than its owner may read, and names the command that fixes it.
 Result<std::string> read_private_file(const std::filesystem::path& path);
-// Also those above it; the names of new ones are on the disk when it returns.
+// Also creates missing parents. New names are on the disk when it returns.
 Status make_directories(const std::filesystem::path& path);
-// Replaces a file or an empty folder of that name. On the disk only after sync_directory() of what holds the names.
+// Replaces a file or an empty folder at `to`. To get the new name onto the disk, call sync_directory() on the parent.
 Status rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-// Puts the names in a folder on the disk. Not an error on file systems that cannot sync a directory.
+// Flushes the names in a folder to the disk. Not an error on file systems that cannot sync a directory.
 Status sync_directory(const std::filesystem::path& path);
-// A file, or a folder with all it holds; links are removed, not followed. Nothing there: ok.
+// Removes a file, or a folder with its contents. Removes links without following them. A missing path is not an error.
 Status remove_tree(const std::filesystem::path& path);
-// What a folder holds, but not the folder.
+// Empties a folder but keeps it.
 Status remove_contents(const std::filesystem::path& folder);
 
 enum class FileMode { kPublic, kPrivate };  // 0644, 0600
 
-// A file that appears under its name only with commit(): written beside it, flushed to the disk, renamed. Destroyed
-// without commit(), it leaves nothing behind; what a killed process has left, the next writer of that name removes. A
-// link stands for the file behind it; a folder, a device or a pipe is refused. Every error names the file and the
-// system's reason. When commit() fails, the old file is still there, or, if only the last flush of the folder failed,
-// the new one, whole.
+// A file that appears under its name only at commit(): it is written beside its target, flushed to the disk and
+// renamed. Without commit(), the destructor removes it; files left by a killed process are removed by the next writer
+// of the same name. A link is followed to its file; folders, devices and pipes are refused. Every error names the file
+// and the system's reason. If commit() fails, the old file is still there; if only the final flush of the folder
+// failed, the complete new file is there.
 class AtomicFile {
  public:
-  // The file has its mode from the first byte on.
+  // The file has this mode from the first byte on.
   static Result<AtomicFile> create(const std::filesystem::path& path, FileMode mode = FileMode::kPublic);
   ~AtomicFile();
   AtomicFile(AtomicFile&& other) noexcept;
@@ -85,16 +85,15 @@ class AtomicFile {
 Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes,
                              FileMode mode = FileMode::kPublic);
 
-// A folder that appears under its name only with commit(): it is built in path(), a hidden folder beside it, and
-// renamed. Destroyed without commit(), it leaves nothing behind; what a killed process has left, the next one that
-// builds the same folder removes. When commit() fails, there is no folder of that name, or, if only the last flush
-// failed, the whole one.
+// A folder that appears under its name only at commit(): it is built in path(), a hidden folder beside it, and renamed.
+// Without commit(), the destructor removes it; remains of a killed process are removed by the next process that builds
+// the same folder. If commit() fails, no folder has that name; if only the final flush failed, the complete one has.
 class AtomicFolder {
  public:
-  // Waits while another process builds the same folder, so look at what is there after it, not before. `on_wait` is
-  // called once before it waits; without one, it logs a line.
+  // Waits while another process builds the same folder. Check what exists after this call, not before. Calls `on_wait`
+  // once before it waits; default: logs a line.
   static Result<AtomicFolder> create(const std::filesystem::path& path, const std::function<void()>& on_wait = {});
-  // A new folder in `parent`: `name`, or name-2, name-3... if that is there or is being built.
+  // A new folder in `parent`: `name`, or name-2, name-3... if that name exists or is being built.
   static Result<AtomicFolder> create_new(const std::filesystem::path& parent, const std::string& name);
   ~AtomicFolder();
   AtomicFolder(AtomicFolder&& other) noexcept;
@@ -105,13 +104,13 @@ class AtomicFolder {
   static void remove_abandoned(const std::filesystem::path& parent);
 
   const std::filesystem::path& path() const { return path_; }      // where to write; empty after commit()
-  const std::filesystem::path& target() const { return target_; }  // absolute: where it will be
-  // Whether it would take the place of something that is not an empty folder: commit() will fail.
+  const std::filesystem::path& target() const { return target_; }  // absolute path of the finished folder
+  // Whether something other than an empty folder is at target(), so that commit() will fail.
   bool is_taken() const;
   Status commit();
 
  private:
-  // Nothing if another process builds it and there is no `on_wait`.
+  // Returns nothing if another process is building the folder and there is no `on_wait`.
   static Result<std::optional<AtomicFolder>> open(const std::filesystem::path& path,
                                                   const std::function<void()>& on_wait);
   AtomicFolder(std::filesystem::path target, std::filesystem::path path, Fd lock)

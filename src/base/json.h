@@ -1,4 +1,4 @@
-// Whole numbers out of JSON.
+// Reads whole numbers from JSON.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Words for a person: text from elsewhere made fit for one line, the word that a mistyped one probably meant, and a
-// line that shows progress.
+// Text for the terminal: makes foreign text safe for one line, suggests the nearest known word for a typo, and shows
+// progress.
 #pragma once
 
 #include <cstddef>
@@ -15,32 +15,31 @@ namespace thinpipe {
 
 inline constexpr size_t kMaxLineBytes = 1000;
 
-// At most kMaxLineBytes of what somebody else said, with a blank for every control character.
+// Cuts foreign text to kMaxLineBytes and replaces every control character with a space.
 std::string one_line(std::string_view text);
 
-// The first `most` bytes of what somebody else wrote, with "..." behind them if that is not all of it. Control
-// characters become \u000a and the like, so that it stays on one line.
+// The first `most` bytes of foreign text, followed by "..." if it was longer. Control characters become \u000a and the
+// like, so that the result fits on one line.
 std::string escaped(std::string_view text, size_t most = std::string_view::npos);
-// The same in double quotes, with a backslash before quotes and backslashes: a string of JSON and of TOML.
+// escaped() in double quotes, with a backslash before quotes and backslashes: a valid JSON and TOML string.
 std::string in_quotes(std::string_view text, size_t most = std::string_view::npos);
 
 // The candidate with the smallest edit distance (insert, delete, replace, swap of neighbours), as for "unknown key
-// 'modle.d'; did you mean 'model.d'?"; "" when none is near enough to be a plausible slip.
+// 'modle.d'; did you mean 'model.d'?". Returns "" if no candidate is close enough to be a plausible typo.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
-// One line about something that takes its time: rewritten in place on a terminal, printed now and then elsewhere. One
-// thread.
+// A progress line: rewritten in place on a terminal, printed every few seconds elsewhere. For one thread.
 class LiveLine {
  public:
-  // Writes to `out`; `live` when it is a terminal. The clock must outlive it.
+  // Writes to `out`; pass `live` if it is a terminal. The clock must outlive this object.
   LiveLine(std::FILE* out, bool live, const Clock& clock) : out_(out), live_(live), clock_(clock) {}
 
-  // Whether enough time has passed since the last show(): what takes work to put into words can ask first.
+  // Whether enough time has passed since the last show(). Callers may ask before they format an expensive text.
   bool is_due() const;
   void show(std::string_view text);
-  // A line that stays, above the live one.
+  // Prints a permanent line above the live one.
   void note(std::string_view text);
-  // Removes the live line, or leaves it as it stands and goes on below it.
+  // clear() removes the live line; end() keeps it and moves to the next line.
   void clear();
   void end();
 

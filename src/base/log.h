@@ -1,4 +1,4 @@
-// Diagnostics on standard error, one line each. What a command is asked for goes to standard output instead.
+// Diagnostics go to standard error, one line each. A command's results go to standard output instead.
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -8,7 +8,7 @@
 
 namespace thinpipe {
 
-// level: "debug", "info", "warn", "error". Anything else throws UserError naming these.
+// level: "debug", "info", "warn" or "error". Throws UserError for anything else.
 void set_log_level(std::string_view level);
 
 template <class... Args>

@@ -1,6 +1,6 @@
-// How failures are told. Result<T> is a value or one sentence about what went wrong, for everything that comes from
-// outside: files, peers, packets. UserError is thrown for what a person got wrong in a config or an argument. TP_CHECK
-// stops the program and is for our own faults only, never for input.
+// How failures are reported. Result<T> is a value or one sentence about what went wrong, for everything that comes from
+// outside: files, peers, packets. UserError is thrown for a person's mistake in a config or an argument. TP_CHECK stops
+// the program on a bug of ours; input never triggers it.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,23 +15,23 @@ namespace thinpipe {
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
 
-// Always on.
+// Checked in every build.
 #define TP_CHECK(condition, ...)                                                            \
   do {                                                                                      \
     if (!(condition)) [[unlikely]]                                                          \
       ::thinpipe::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)
 
-// The program prints the message as one line and exits with 2; nothing else catches it.
+// The program prints the message on one line and exits with 2. Only main() catches it.
 class UserError : public std::runtime_error {
  public:
   explicit UserError(const std::string& message) : std::runtime_error(message) {}
 };
 
-// Whether an exception means that memory ran out: std::bad_alloc, or what libtorch throws in its place.
+// Whether an exception means that memory ran out: std::bad_alloc, or libtorch's exception for it.
 bool is_out_of_memory(const std::exception& error);
 
-// A complete sentence fragment that names the thing and what would be right: "x.bin: header is 12 bytes, needs 1024".
+// Names the thing and what would be right: "x.bin: header is 12 bytes, needs 1024".
 struct Error {
   std::string message;
 };
@@ -61,7 +61,7 @@ class [[nodiscard]] Result {
   // Must not be ok().
   const Error& error() const { return std::get<Error>(state_); }
 
-  // The value, or UserError with the message: the bridge from library code to a command that has nothing left to try.
+  // Returns the value, or throws UserError with the message. For commands, which have nothing else to try.
   T take() && {
     if (!ok()) throw UserError(error().message);
     return std::move(std::get<T>(state_));
@@ -89,9 +89,9 @@ class [[nodiscard]] Status {
   std::optional<Error> error_;
 };
 
-// The value of a Result; if it has none, the enclosing function returns its error. Use it as a whole statement or as a
+// The value of a Result; on an error, the enclosing function returns that error. Use it only as a whole statement or a
 // whole initialiser, `const auto file = TRY(MappedFile::open(path));`: g++ does not destroy the temporaries of a larger
-// expression that is left in the middle.
+// expression that the return interrupts.
 #define TRY(...) TP_TRY_AS(TP_TRY_NAME(try_result_, __COUNTER__), __VA_ARGS__)
 #define TP_TRY_AS(name, ...)                     \
   __extension__({                                \

@@ -10,8 +10,8 @@ constexpr uint32_t kWeyl0 = 0x9E3779B9;
 constexpr uint32_t kWeyl1 = 0xBB67AE85;
 constexpr int kRounds = 10;
 
-// Four consecutive blocks at once, word by word rather than block by block: with four lanes the compiler turns a round
-// into vector instructions and keeps all sixteen words in registers.
+// Computes four consecutive blocks at once, word by word: with four lanes the compiler turns a round into vector
+// instructions and keeps all sixteen words in registers.
 constexpr size_t kLanes = 4;
 void philox_lanes(uint64_t first_block, uint64_t stream, uint64_t seed, uint32_t* out) {
   uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];

@@ -1,6 +1,6 @@
 // Random numbers as a pure function of where they are used (docs/rng.md): Philox4x32-10 keyed by a seed, counted by a
-// stream and an index. No state, no libm, only integer operations and exactly rounded +, *: the same bits on every
-// machine, in any order, from any number of threads.
+// stream and an index. It has no state, does not use libm, and needs only integer operations and exactly rounded + and
+// *: every machine gets the same bits, in any order and from any number of threads.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// SHA-256, by OpenSSL: the name of a corpus, a config, a checkpoint file.
+// SHA-256, computed by OpenSSL. It identifies corpora, configs and checkpoint files.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class Sha256 {
   Sha256& operator=(Sha256&&) noexcept;
 
   void update(std::string_view bytes);
-  // 64 lower-case hex digits. Ends the hash: nothing may be added after it.
+  // 64 lower-case hex digits. Ends the hash: do not call update() afterwards.
   std::string hex();
 
  private:

@@ -22,8 +22,8 @@ constexpr Unit kDurations[] = {{"ns", 1},     {"us", 1e3},   {"ms", 1e6},   {"s"
 constexpr Unit kSizes[] = {{"b", 1},      {"kb", 1e3},      {"mb", 1e6},        {"gb", 1e9},
                            {"kib", 1024}, {"mib", 1048576}, {"gib", 1073741824}};
 
-// The number in the smallest unit, rounded; `bare_unit` is the factor of a number without a unit (0: refused, unless
-// 0).
+// The number in the smallest unit, rounded. `bare_unit` is the factor for a number without a unit; if it is 0, only the
+// number 0 may stand without a unit.
 Result<uint64_t> parse(std::string_view text, std::span<const Unit> units, double bare_unit, std::string_view what,
                        std::string_view example) {
   const auto refuse = [&] {
@@ -62,9 +62,9 @@ std::string shortest(double value, std::string_view unit) {
 Result<uint64_t> parse_rate(std::string_view text) {
   if (text == "unlimited") return uint64_t{0};
   auto rate = parse(text, kRates, 0, "rate", "80mbit");
-  // 0 means unlimited inside; nobody who writes "0mbit" means that.
+  // Internally, 0 means unlimited; somebody who writes "0mbit" does not mean that.
   if (rate && rate.value() == 0)
-    return Error{fmt::format("'{}' is no rate at all; write \"unlimited\" for no limit", text)};
+    return Error{fmt::format("'{}' is not a rate; write \"unlimited\" for no limit", text)};
   return rate;
 }
 

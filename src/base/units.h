@@ -1,4 +1,4 @@
-// "80mbit", "25ms", "4KiB": the units people write in configs and arguments, and back.
+// Reads and writes the units that people use in configs and arguments: "80mbit", "25ms", "4KiB".
 #pragma once
 
 #include <cstdint>

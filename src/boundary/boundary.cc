@@ -15,7 +15,7 @@
 namespace thinpipe {
 namespace {
 
-// Sends the stream as it is, packed row by row: x, d wide, in a dense model.
+// Sends the stream unchanged, packed row by row: x, d wide, in a dense model.
 class PackedBoundary : public Boundary {
  public:
   explicit PackedBoundary(const Cut& cut)
@@ -72,7 +72,7 @@ class PackedBoundary : public Boundary {
   const at::TensorOptions options_;
 };
 
-// Sends coordinates, k wide. At the end of a step that moves the subspace the next basis goes upstream, as its version
+// Sends coordinates, k wide. At the end of a step that updates the subspace, the next basis goes upstream: its version
 // and U in float64 (METHOD 3).
 class SubspaceBoundary final : public PackedBoundary {
  public:
@@ -92,9 +92,9 @@ class SubspaceBoundary final : public PackedBoundary {
     return message;
   }
 
-  // The basis must be the successor of the one this stage holds, and its columns orthonormal.
+  // The basis must be the successor of this stage's basis, with orthonormal columns.
   Status take_end_of_step(Direction /*direction*/, std::span<const std::byte> message) override {
-    // A basis further from orthonormal than this was not made by grassmann_step.
+    // grassmann_step never makes a basis further from orthonormal than this.
     constexpr double kOrthonormalTolerance = 1e-9;
     const auto& current = side_.basis();
     const size_t wanted = boundary_sizes(config_, vocab_).end_of_step;
@@ -102,7 +102,7 @@ class SubspaceBoundary final : public PackedBoundary {
     int64_t version = 0;
     std::memcpy(&version, message.data(), sizeof(version));
     if (version != current.version + 1)
-      return Error{fmt::format("basis version {} arrived where {} was due", version, current.version + 1)};
+      return Error{fmt::format("basis version {} arrived, expected {}", version, current.version + 1)};
     std::vector<double> values(static_cast<size_t>(current.d() * current.k()));
     std::memcpy(values.data(), message.data() + sizeof(version), values.size() * sizeof(double));
     const auto u = doubles_tensor(values).view({current.d(), current.k()});

@@ -1,7 +1,7 @@
-// What crosses a cut, both ways. Forward: the microbatch's token ids and its stream; backward: the stream's gradient;
-// at the end of a step, what a kind of boundary has to tell beside them. A boundary turns them into the bytes of one
-// message and back; it sends nothing itself. Every size follows from the run's config (boundary/sizes.h), and decoding
-// refuses any other (docs/wire.md).
+// What crosses a cut. Forward: the microbatch's token ids and its stream. Backward: the stream's gradient. At the end
+// of a step: an extra message that some kinds of boundary need. A boundary converts these to the bytes of one message
+// and back; it sends nothing itself. Every size follows from the run's config (boundary/sizes.h), and decoding refuses
+// messages of any other size (docs/wire.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@
 
 namespace thinpipe {
 
-// Which message this is: stochastic rounding draws by it.
+// Identifies a message; stochastic rounding uses it to draw its random numbers.
 struct MessageNumber {
   uint64_t step;
   uint64_t microbatch;
@@ -31,15 +31,15 @@ struct Activation {
   at::Tensor stream;  // (BT, width)
 };
 
-// A cut of the run, as one of the two stages at it sees it.
+// A cut of the run, as seen by one of its two stages.
 struct Cut {
   const RunConfig& config;
   int64_t vocab;
   int64_t number;                // from 0
   at::TensorOptions options;     // of the tensors that are decoded
-  SubspaceSide* side = nullptr;  // the stage's own; null in a dense model. Must outlive the boundary
-  // The stage's too: a boundary that learns finds its parameters there, by the names that model_spec() gives them, so
-  // that they are optimised and saved like any others.
+  SubspaceSide* side = nullptr;  // of the stage; null in a dense model. Must outlive the boundary
+  // Also of the stage. A boundary with trainable parameters finds them here, under the names from model_spec(), so that
+  // they are optimised and saved like all others.
   ParameterSet* parameters = nullptr;
 };
 
@@ -54,18 +54,18 @@ class Boundary {
   virtual std::vector<std::byte> encode_gradient(const at::Tensor& grad, MessageNumber number) = 0;
   virtual Result<at::Tensor> decode_gradient(std::span<const std::byte> message, int64_t sequences) = 0;
 
-  // Whether a message follows the last pass of this step in that direction. Both sides of the cut say the same.
+  // Whether a message follows the last pass of this step in this direction. Both sides of the cut give the same answer.
   virtual bool has_end_of_step(Direction /*direction*/, int64_t /*step*/) const { return false; }
-  // That message, and what the other side does with it. What it changes counts once the step is committed.
+  // Makes that message; take_end_of_step() handles it on the other side. Its changes apply when the step is committed.
   virtual std::vector<std::byte> end_of_step(Direction /*direction*/) { return {}; }
   virtual Status take_end_of_step(Direction /*direction*/, std::span<const std::byte> /*message*/) { return {}; }
-  // The step was applied, or (false) it is as if it had not been.
+  // The step was applied, or (false) it was abandoned and must leave no trace.
   virtual void commit(bool /*apply*/) {}
 };
 
 std::unique_ptr<Boundary> make_boundary(const Cut& cut);
 
-// Throws UserError when the run's boundary refuses its config.
+// Throws UserError if the run's boundary does not accept its config.
 void check_boundary(const RunConfig& config);
 
 }  // namespace thinpipe

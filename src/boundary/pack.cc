@@ -1,4 +1,4 @@
-// The packs' shapes and sizes, and the checks in front of encoder and decoder.
+// The shapes and sizes of packs, and the checks before encoding and decoding.
 #include "boundary/pack.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ constexpr size_t kRowScaleBytes = sizeof(uint16_t);
 
 struct Layout {
   const char* name;
-  int bits;           // of one number
+  int bits;           // per number
   bool tensor_scale;  // a float32 in front
   bool row_scales;    // then an fp16 per row
 };
@@ -43,7 +43,7 @@ Layout layout(Pack pack) {
 }
 
 std::string shape_problem(Pack pack, int64_t rows, int64_t cols) {
-  if (rows < 0 || rows > kMaxPackRows) return fmt::format("{} rows cannot be packed: 0 to {} can", rows, kMaxPackRows);
+  if (rows < 0 || rows > kMaxPackRows) return fmt::format("cannot pack {} rows: needs 0 to {}", rows, kMaxPackRows);
   return pack_problem(pack, cols);
 }
 
@@ -53,14 +53,14 @@ uint64_t pack_stream(uint64_t step, uint64_t microbatch, uint64_t boundary, Dire
   TP_CHECK(step < uint64_t{1} << 32 && microbatch < 1u << 16 && boundary < 1u << 15,
            "step {}, microbatch {}, boundary {} exceed a pack stream's fields", step, microbatch, boundary);
   const uint64_t backward = direction == Direction::kBackward ? 1 : 0;
-  // The name keeps these apart from streams that others number from 0.
+  // The name keeps these apart from streams that are numbered from 0.
   return stream_of("pack") ^ (step << 32 | microbatch << 16 | boundary << 1 | backward);
 }
 
 std::string pack_problem(Pack pack, int64_t cols) {
   const Layout pack_layout = layout(pack);
   if (cols < 1 || cols > kMaxPackCols) {
-    return fmt::format("{} columns cannot be packed: 1 to {} can", cols, kMaxPackCols);
+    return fmt::format("cannot pack {} columns: needs 1 to {}", cols, kMaxPackCols);
   }
   const int64_t per_byte = pack_layout.bits < 8 ? 8 / pack_layout.bits : 1;
   if (cols % per_byte == 0) return "";

@@ -1,4 +1,4 @@
-// Bytes to numbers, as docs/wire.md ("Packs") has it. The bytes may come from anybody; their count has been checked.
+// Bytes to numbers, as specified in docs/wire.md ("Packs"). The bytes may be hostile; their number has been checked.
 #include <array>
 
 #include "base/result.h"
@@ -33,7 +33,7 @@ void decode_fp16_values(const std::byte* in, double scale, std::span<T> out) {
   }
 }
 
-// What a row's codes stand for when they reach `unit`, by their bits.
+// The values of a row's codes if the outermost code is `unit`, by their bits.
 template <class T, int kBits>
 std::array<T, 1 << kBits> code_values(double unit) {
   std::array<T, 1 << kBits> values;

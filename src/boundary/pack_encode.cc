@@ -1,5 +1,5 @@
-// Numbers to bytes, as docs/wire.md ("Packs") has it. All arithmetic is in double, where neither a denormal float scale
-// nor its reciprocal leaves the range, and the same for float and double input.
+// Numbers to bytes, as specified in docs/wire.md ("Packs"). All arithmetic is in double, for float and double input
+// alike, so that neither a denormal float scale nor its reciprocal overflows.
 #include <algorithm>
 #include <array>
 
@@ -13,14 +13,14 @@ namespace {
 // Elements are encoded in chunks that fit the first-level cache together with their random words.
 constexpr size_t kChunk = 1024;
 
-// The random words of consecutive elements, a chunk of them at a time.
+// The random words of consecutive elements, one chunk at a time.
 template <Rounding kRounding>
 class Draws {
  public:
   explicit Draws(PackRandom random) : rng_(random.seed, random.stream) {}
 
-  // How many of the `wanted` elements from `first` on words() now covers: at least one, at most kChunk. Chunks end at
-  // multiples of kChunk, thus never inside a byte of several codes.
+  // Of the `wanted` elements from `first` on, how many words() now covers: at least one, at most kChunk. Chunks end at
+  // multiples of kChunk, so never inside a byte of several codes.
   size_t take(size_t first, size_t wanted) {
     const size_t offset = first % kChunk;
     if constexpr (kRounding == Rounding::kStochastic) {
@@ -36,7 +36,7 @@ class Draws {
 
  private:
   CounterRng rng_;
-  size_t chunk_ = SIZE_MAX;  // the element of words_[0]; none yet
+  size_t chunk_ = SIZE_MAX;  // the element of words_[0]; SIZE_MAX: none yet
   std::array<uint32_t, kRounding == Rounding::kStochastic ? kChunk : 0> words_;
   const uint32_t* words_at_ = nullptr;
 };
@@ -47,7 +47,7 @@ uint32_t word_of(const uint32_t* words, size_t element) {
   return 0;
 }
 
-// max |x|; NaN if any x is not finite. The magnitudes' bits are ordered like the magnitudes, with infinity and NaN on
+// max |x|; NaN if any x is not finite. The bits of magnitudes are ordered like the magnitudes, with infinity and NaN on
 // top.
 template <class T>
 T max_magnitude(const T* in, size_t count) {
@@ -61,7 +61,7 @@ T max_magnitude(const T* in, size_t count) {
   return std::isfinite(result) ? result : std::numeric_limits<T>::quiet_NaN();
 }
 
-// The smallest float that is not below: a tensor's scale. The largest float for doubles beyond it.
+// The scale of a tensor: the smallest float that is not below `maximum`; the largest float if `maximum` exceeds it.
 float scale_above(double maximum) {
   if (std::isnan(maximum)) return std::numeric_limits<float>::quiet_NaN();
   if (maximum >= kFloatMax) return kFloatMax;
@@ -78,7 +78,7 @@ uint32_t bf16_bits(T value, auto round) {
   return sign | Bf16::encode(magnitude, round);
 }
 
-// The same from the bits of a float, of which bf16 keeps the upper half.
+// The same from the bits of a float; bf16 keeps its upper half.
 template <Rounding kRounding>
 uint32_t bf16_bits_of_float(float value, uint32_t word) {
   const auto bits = std::bit_cast<int32_t>(value);
@@ -138,7 +138,7 @@ void encode_fp16_values(std::span<const T> in, double scale, PackRandom random, 
   }
 }
 
-// kTop: the code of the row's reach. Codes are found above 0, then kFlip turns them into two's complement.
+// kTop: the code of the row's reach. Codes are computed as positive numbers; kFlip turns them into two's complement.
 template <int kBits>
 struct Code;
 template <>
@@ -157,7 +157,7 @@ struct Code<2> {
   static constexpr int32_t kFlip = 0;
 };
 
-// `count` codes of kBits, the first in the lowest bits of the first byte.
+// Packs `count` codes of kBits, the first in the lowest bits of the first byte.
 template <int kBits>
 void store_codes(const uint8_t* codes, size_t count, std::byte* __restrict out) {
   constexpr size_t kPerByte = 8 / kBits;
@@ -168,7 +168,8 @@ void store_codes(const uint8_t* codes, size_t count, std::byte* __restrict out) 
   }
 }
 
-// Whether numbers may lie beyond the outermost codes. Stochastic rounding must not clip: it would change the mean.
+// Whether numbers may lie beyond the outermost codes. Stochastic rounding must not clip, because that would change the
+// mean.
 template <int kBits, Rounding kRounding>
 constexpr bool kClips = kBits == 2 && kRounding == Rounding::kNearest;
 
@@ -186,7 +187,7 @@ double row_reach(const T* in, size_t cols) {
   return std::min(maximum, 1.5 * std::sqrt(squares / static_cast<double>(cols)));
 }
 
-// The smallest fp16 (in 1 / 2^15) not below reach / scale, so that what the codes must reach never clips.
+// The smallest fp16 (in 1 / 2^15) not below reach / scale, so that values within the reach never clip.
 uint32_t row_scale_bits(double reach, double scale) {
   return Fp16::encode(std::min(reach, scale) / scale * kFp16Unit, [](double places) {
     const auto below = static_cast<int32_t>(places);
@@ -194,8 +195,8 @@ uint32_t row_scale_bits(double reach, double scale) {
   });
 }
 
-// The codes of the elements first .. first + count of the matrix at `in`, which lie in one row; `unit` is the row's
-// reach as the receiver will know it.
+// Encodes the elements first .. first + count of the matrix at `in`, which lie in one row. `unit` is the row's reach as
+// the receiver will decode it.
 template <class T, int kBits, Rounding kRounding>
 void encode_row(const T* in, size_t first, size_t count, double unit, Draws<kRounding>& draws, std::byte* out) {
   using C = Code<kBits>;

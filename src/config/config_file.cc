@@ -1,4 +1,4 @@
-// The only file that includes toml++, which is heavy to compile.
+// The only file that includes toml++, which is slow to compile.
 #include "config/config_file.h"
 
 #include <fmt/format.h>
@@ -42,8 +42,7 @@ std::string shown(const toml::node& node) {
   return node.is_table() ? "{...}" : "a date or time";
 }
 
-// The value if the node has the key's type or is its word; a whole number counts as a number, never the other way
-// round.
+// The node's value if it has the key's type or is the key's word. A whole number also counts as a number.
 std::optional<KeyValue> value_of(const toml::node& node, const Key& key) {
   if (const auto text = node.value_exact<std::string>(); text && !key.word.empty() && *text == key.word) return *text;
   switch (key.type) {
@@ -87,7 +86,7 @@ bool is_section(std::string_view name) {
                      [name](const Section& section) { return section.name == name; });
 }
 
-// What someone who wrote section.name may have meant: the same name elsewhere, else a slip of the pen.
+// What somebody who wrote section.name may have meant: the same name in another section, else a typo.
 std::string suggestion(std::string_view section, std::string_view name) {
   std::vector<std::string> names;
   for (const Key& key : config_keys()) {
@@ -107,10 +106,10 @@ std::string section_suggestion(std::string_view name) {
   return fmt::format("the sections are {}", fmt::join(names, ", "));
 }
 
-// Where an override stands: --set, or an option that means a key, as --steps does.
+// Where an override comes from: --set, or an option such as --steps that sets a key.
 constexpr std::string_view kCommandLine = "on the command line";
 
-// Fills a RunConfig key by key and remembers which were given, for the defaults that follow other keys.
+// Fills a RunConfig key by key and remembers which keys were given, for defaults that depend on other keys.
 class Reader {
  public:
   explicit Reader(std::string_view source_name, RunConfig config = {})
@@ -140,10 +139,10 @@ class Reader {
     const std::string_view value = text.substr(equals + 1);
     if (const auto table = parse_value(value)) {
       const toml::node& node = *table->get("value");
-      // Text keys take 2024 or true as the text that was typed.
+      // A text key takes 2024 or true as text.
       if (key->type != KeyType::kText || node.is_string()) return set(*key, node, kCommandLine);
     }
-    // As quoted text it goes through the same UTF-8 check as a file.
+    // Quoted, so that it goes through the same UTF-8 check as a file.
     const auto table = parse_value(toml_text(std::string(value)));
     if (!table) throw UserError(fmt::format("{} {}: the value is not valid UTF-8 text", key->full(), kCommandLine));
     set(*key, *table->get("value"), kCommandLine);
@@ -160,7 +159,7 @@ class Reader {
   }
   PipelineConfig& pipeline() { return config_.pipeline; }
 
-  // overridden: the file does not say it all, so that a fault between keys may not be in it.
+  // overridden: there were overrides too, so a conflict between keys need not be in the file.
   RunConfig finish(bool overridden) {
     try {
       validate(config_);
@@ -172,7 +171,7 @@ class Reader {
   }
 
  private:
-  // The value alone in a document; nothing when it is not TOML, or is more than one value.
+  // Parses one value by itself. Returns nothing if it is not TOML, or is more than one value.
   static std::optional<toml::table> parse_value(std::string_view value) {
     if (value.find_first_of("\r\n") != std::string_view::npos) return std::nullopt;
     try {
@@ -214,7 +213,7 @@ class Reader {
     const std::string near = nearest(name, names);
     const auto found =
         std::find_if(config_keys().begin(), config_keys().end(), [&near](const Key& key) { return key.name == near; });
-    throw UserError(fmt::format("unknown key {} {}: needs to stand in a section{}", shown(name), where,
+    throw UserError(fmt::format("unknown key {} {}: needs to be in a section{}", shown(name), where,
                                 found == config_keys().end() ? "" : fmt::format(", did you mean {}?", found->full())));
   }
 
@@ -249,16 +248,15 @@ bool may_change(const Key& key) {
          is_one_of(key.full(), {"train.threads", "train.device"});
 }
 
-// What is no key at all is left to the reader, which knows what may have been meant.
+// Unknown keys are left to the reader, which suggests what may have been meant.
 void refuse_what_stays(std::span<const std::string> overrides) {
   for (const std::string& text : overrides) {
     const auto name = std::string_view(text).substr(0, text.find('='));
     for (const Key& key : config_keys()) {
       if (key.full() != name || may_change(key)) continue;
       throw UserError(fmt::format(
-          "--set {}: decides what the run computes, and its checkpoints are of the run as it began; begin a "
-          "new run for that (a run that goes on takes pipeline.*, link.*, checkpoint.*, cluster.*, "
-          "train.threads and train.device)",
+          "--set {}: changes what the run computes, which its checkpoints fix; start a new run for that (a resumed run "
+          "takes pipeline.*, link.*, checkpoint.*, cluster.*, train.threads and train.device)",
           name));
     }
   }

@@ -88,7 +88,7 @@ Rule list_of_whole(int64_t low, int64_t high, size_t most) {
       });
 }
 
-// That, or one word of text in its place.
+// `rule`, or this word as text instead.
 Rule or_word(const std::string& word, const Rule& rule) {
   return {fmt::format("{}, or \"{}\"", rule.needs, word),
           [word, rule](const KeyValue& value) {
@@ -117,7 +117,7 @@ KeyValue to_value(const T& field) {
   if constexpr (std::is_enum_v<T>) {
     return std::string(enum_name(field));
   } else if constexpr (std::is_same_v<T, uint64_t>) {
-    return static_cast<int64_t>(field);  // TOML has no other integers; what does not fit turns negative and is refused
+    return static_cast<int64_t>(field);  // TOML has only int64; larger values turn negative and are refused
   } else {
     return field;
   }
@@ -139,8 +139,8 @@ struct Table {
   std::vector<Key> keys;
 };
 
-// Adds keys of one section: `add("d", &ModelConfig::d, whole(1, 65536), "width")`. The section is found by a function
-// of the config, `[](auto& config) -> auto& { return config.model; }`, so that it may lie inside another.
+// Adds keys of one section: `add("d", &ModelConfig::d, whole(1, 65536), "width")`. A function finds the section in the
+// config, `[](auto& config) -> auto& { return config.model; }`, because a section may lie inside another one.
 template <class Find>
 class SectionKeys {
  public:
@@ -171,7 +171,7 @@ class SectionKeys {
     });
   }
 
-  // The key added last may also be `word`, which is kept as a flag of its own; `field` has its empty value then.
+  // Lets the key added last also be `word`, which sets `flag` and empties `field`.
   template <class T>
   void or_else(const std::string& word, bool Fields::*flag, T Fields::*field) {
     const auto find = find_;
@@ -301,7 +301,7 @@ void add_pipeline(Table& table) {
   add("schedule", &C::schedule, one_of<ScheduleKind>(), "order of the forward and backward passes in a step");
 }
 
-// After the pipeline: anchor groups that are not given follow the cuts.
+// Comes after the pipeline, because anchor groups default to the cuts.
 void add_subspace(Table& table) {
   using C = SubspaceConfig;
   SectionKeys add(
@@ -396,7 +396,7 @@ const Table& table() {
 }
 
 std::string decimal(double number) {
-  std::string out = fmt::format("{}", number);  // shortest that reads back the same
+  std::string out = fmt::format("{}", number);  // the shortest text that reads back as the same number
   if (std::isfinite(number) && out.find_first_of(".e") == std::string::npos) out += ".0";
   return out;
 }

@@ -1,5 +1,5 @@
-// The one list of config keys (keys.cc), and the words of their enums. Reading, writing, range checks, suggestions for
-// mistyped names and docs/config.md are all made from it: a new key is one line there and one field in run_config.h.
+// The list of config keys (keys.cc) and the words of their enums. Reading, writing, range checks, suggestions for typos
+// and docs/config.md are all made from it: a new key is one line there and one field in run_config.h.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,7 @@ std::string_view enum_name(E value) {
   return kWords<E>.at(static_cast<size_t>(value));
 }
 
-// The value of that word into *value; false, and *value untouched, when there is none.
+// Sets *value to the enum value of that word. Returns false and leaves *value alone if there is no such word.
 template <class E>
 bool enum_from_name(std::string_view word, E* value) {
   const auto found = std::find(kWords<E>.begin(), kWords<E>.end(), word);
@@ -55,7 +55,7 @@ bool enum_from_name(std::string_view word, E* value) {
   return true;
 }
 
-// What a key may hold, as TOML sees it; an enum is its name. The order is that of KeyType.
+// What a key may hold, as TOML sees it; an enum is held as its word. The order is that of KeyType.
 using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
 enum class KeyType { kBool, kWhole, kNumber, kText, kList };
 
@@ -68,30 +68,30 @@ struct Key {
   std::string section;
   std::string name;
   KeyType type;
-  std::string needs;  // completes "needs ...": "a whole number from 1 to 4096"
+  std::string needs;  // completes "needs ...", e.g. "a whole number from 1 to 4096"
   std::string help;
-  std::function<bool(const KeyValue&)> accepts;  // of a value of `type`, or of text where there is a word
+  std::function<bool(const KeyValue&)> accepts;  // takes a value of `type`, or text if `word` is set
   std::function<KeyValue(const RunConfig&)> get;
   std::function<void(RunConfig&, const KeyValue&)> set;  // the value must be accepted
 
-  // For a key that follows others when it is not given: in words, and the rule itself. Else empty.
+  // For a key whose default depends on other keys: the default in words, and the function that sets it. Else empty.
   std::string absent_help;
   std::function<void(RunConfig&)> when_absent;
 
   // All that it accepts, or common values, for a shell to offer: "true", "cuda". Empty where there are too many.
   std::vector<std::string> words;
 
-  // The one text that may stand in place of a value of `type` ("auto"). Else empty.
+  // The one text that the key accepts instead of a value of `type` ("auto"). Otherwise empty.
   std::string word;
 
   std::string full() const { return section + "." + name; }
 };
 
-// In the order of run_config.h; the keys of a section stand together.
+// In the order of run_config.h; the keys of a section are adjacent.
 const std::vector<Section>& config_sections();
 const std::vector<Key>& config_keys();
 
-// The value as TOML writes it, such that reading it gives the same value to the last bit.
+// The value as TOML. Reading it back gives the same value to the last bit.
 std::string toml_text(const KeyValue& value);
 
 }  // namespace thinpipe

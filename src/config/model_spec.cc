@@ -12,7 +12,7 @@
 namespace thinpipe {
 namespace {
 
-// A U^T has entries of a given std when A's is larger by this.
+// A needs a std larger by this factor for A U^T to have entries of the given std.
 double coordinates_scale(const ModelConfig& model) {
   return std::sqrt(static_cast<double>(model.d) / static_cast<double>(model.subspace.rank));
 }
@@ -72,7 +72,7 @@ class BlockSpecs {
 
   void add_output(int number, int64_t inputs) {
     ParameterSpec spec{name(fmt::format("wp{}", number)), unit(), ParameterKind::kMatrix, {inputs, model_.d}};
-    // The stream grows by 2L output projections; this keeps its variance at initialisation from growing with L.
+    // 2L output projections add to the stream; this keeps its variance at initialisation from growing with L.
     spec.std = model_.init_std / std::sqrt(2.0 * static_cast<double>(model_.blocks));
     spec.split = Split::kRows;
     if (subspace_) {

@@ -39,7 +39,7 @@ void check_model(const ModelConfig& model) {
   }
 }
 
-// The rest goes to the first stages. The dense tail stays together in the last one, so far as that is possible.
+// The remainder goes to the first stages. The dense tail stays together in the last stage as far as possible.
 std::vector<int64_t> even_cuts(const ModelConfig& model, int64_t stages) {
   const int64_t tail = model.is_subspace() ? model.subspace.full_rank_tail : 0;
   const bool tail_is_more = stages > 1 && tail > model.blocks / stages && model.blocks - tail >= stages - 1;
@@ -59,7 +59,7 @@ void check_anchor_groups(const RunConfig& config) {
     throw UserError(fmt::format("subspace.anchor_groups = {}: sums to {}, needs to sum to model.blocks = {}", shown,
                                 sum, config.model.blocks));
   }
-  // Every cut must fall on the edge of a group.
+  // Every cut must lie on the edge of a group.
   int64_t cut = 0;
   for (const int64_t blocks : blocks_per_stage(config)) {
     cut += blocks;
@@ -130,7 +130,7 @@ void check_pipeline(const RunConfig& config) {
   if (cuts.empty()) return;
   const std::string shown = toml_text(cuts);
   if (config.pipeline.auto_cuts) {
-    throw UserError(fmt::format("pipeline.cuts = \"auto\" and {}: needs to be one of them", shown));
+    throw UserError(fmt::format("pipeline.cuts = \"auto\" and {}: give only one of them", shown));
   }
   if (static_cast<int64_t>(cuts.size()) != stages) {
     throw UserError(fmt::format("pipeline.cuts = {}: has {} entries, needs one per stage (pipeline.stages = {})", shown,
@@ -159,7 +159,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// Reads one key for every cut; set(cut's direction, parsed value).
+// Parses one key and calls set(direction, parsed value) for both directions of every cut.
 template <class Parse, class Set>
 void read_link_key(std::vector<CutSettings>& cuts, std::string_view key, const std::string& text, Parse parse,
                    Set set) {
@@ -202,7 +202,7 @@ void validate(const RunConfig& config) {
 }
 
 std::vector<CutSettings> link_settings(const RunConfig& config) {
-  // A run in one stage has no cut, but a fault in its keys is still a fault: read them for one.
+  // A run with one stage has no cut, but mistakes in its keys are still reported: parse them for one cut.
   const auto count = static_cast<size_t>(config.pipeline.stages - 1);
   std::vector<CutSettings> cuts(count == 0 ? 1 : count);
   const auto& link = config.link;

@@ -28,7 +28,7 @@ AnchorRows AnchorTable::rows(const at::Tensor& inputs, int64_t length, const at:
   if (config_.positions == Positions::kSinusoidal) {
     rows.positions = sinusoids(config_, first, length, rows.e.options());
     rows.coordinates.view({-1, length, u.size(1)}).add_(rows.positions.mm(u));
-    // ||t + p||^2 by parts; the cross term is the only d-wide work per row, once per microbatch.
+    // ||t + p||^2 in parts; the cross term is the only d-wide work per row, once per microbatch.
     const auto cross =
         (rows.e.index_select(0, rows.tokens.inverse).view({-1, length, config_.d}) * rows.positions).sum(2);
     rows.squared.view({-1, length}).add_(cross.mul(2)).add_(rows.positions.square().sum(1));
@@ -44,7 +44,7 @@ AnchorRows AnchorTable::rows(const at::Tensor& inputs, int64_t length, const at:
 void AnchorTable::backward(const AnchorRows& rows, const at::Tensor& u) {
   if (table_ == nullptr) return;
   const auto& inverse = rows.tokens.inverse;
-  // d(c . e U) and d||e||^2 = 2 e per row, summed over the rows of each token before they are widened to d.
+  // d(c . e U) and d||e||^2 = 2 e per row, summed over the rows of each token before they are expanded to d.
   auto d_e = rows.d_e +
              at::zeros({rows.e.size(0), u.size(1)}, u.options()).index_add_(0, inverse, rows.d_coordinates).mm(u.t());
   const auto weight = at::zeros({rows.e.size(0)}, u.options()).index_add_(0, inverse, rows.d_squared).mul_(2);

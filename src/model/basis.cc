@@ -36,7 +36,7 @@ Basis make_basis(uint64_t seed, int64_t d, int64_t k) {
   for (size_t j = 0; j < columns.size(); ++j) {
     rng.fill_unit_variance(j * static_cast<uint64_t>(d), columns[j]);
     normalise(columns[j]);
-    // The second sweep removes what rounding left of the first: orthogonal to working precision.
+    // The second sweep removes the rounding errors of the first: orthogonal to working precision.
     for (int sweep = 0; sweep < 2; ++sweep) {
       for (size_t i = 0; i < j; ++i) {
         const double along = dot(columns[i], columns[j]);

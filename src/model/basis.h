@@ -1,5 +1,5 @@
-// U, the orthonormal basis of the shared subspace S (METHOD 1): the same bits on every node, made from the run's seed
-// and afterwards only replaced by versions that travel with a commit.
+// U, the orthonormal basis of the shared subspace S (METHOD 1). Every node has the same bits: the first version is made
+// from the run's seed, later ones arrive with a commit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +17,11 @@ struct Basis {
   int64_t k() const { return u.size(1); }
 };
 
-// Version 0: Gram-Schmidt, twice, on columns from the counter rng. Only +, *, / and sqrt in a fixed order: no BLAS or
+// Version 0: Gram-Schmidt, twice, on random columns. Uses only +, *, / and sqrt in a fixed order, and no BLAS or
 // LAPACK, whose bits differ between machines. Needs k <= d.
 Basis make_basis(uint64_t seed, int64_t d, int64_t k);
 
-// SHA-256 over the version and the bytes of U, for peers to compare.
+// SHA-256 over the version and the bytes of U, so that peers can compare their bases.
 std::string basis_hash(const Basis& basis);
 
 }  // namespace thinpipe

@@ -21,7 +21,7 @@ std::unique_ptr<StreamReader> make_reader(const ModelConfig& config, int64_t ind
 
 void rotate(const at::Tensor& qkv, const BlockContext& context, bool inverse) {
   if (!context.rope) return;
-  // q and k stand side by side and turn alike.
+  // q and k are adjacent and rotate in the same way.
   ops::rope_(qkv, *context.rope, context.shape.heads + context.shape.kv_heads, context.shape.head_dim, inverse);
 }
 
@@ -31,7 +31,8 @@ Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters,
     : index_(index), norm_eps_(config.norm_eps), group_(&group) {
   const bool subspace = index < config.first_dense_block();
   const auto named = [&](const char* part) { return fmt::format("blocks.{}.{}", index, part); };
-  // Without a dense tail the tap is the last block's input, where the tracker needs dL/dx itself (METHOD 3).
+  // Without a dense tail, the tap is the input of the last block, and the subspace update needs dL/dx itself (METHOD
+  // 3).
   wide_gradient_ = subspace && index == config.blocks - 1;
   attention_reader_ = make_reader(config, index, "attn", "wqkv", subspace, wide_gradient_, parameters);
   q_gain_ = parameters.find(named("q_norm"));
@@ -71,7 +72,7 @@ at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context,
   kept.qkv = attention_reader_->forward(stream, context, kept.attention_read);
   normalise_qk(kept.qkv, context.shape, kept);
   rotate(kept.qkv, context, /*inverse=*/false);
-  kept.qkv = context.products.operand(kept.qkv);  // q, k and v are operands too; the probabilities stay as they are
+  kept.qkv = context.products.operand(kept.qkv);  // q, k and v are operands too; the probabilities are not rounded
   kept.attended = context.cache != nullptr ? Attended{context.cache->attend(index_, kept.qkv, context.shape), {}}
                                            : ops::attention(kept.qkv, context.shape);
   auto middle = context.products.multiply_add(group_->own_start(stream), kept.attended.output, wp1_->value);
@@ -86,7 +87,7 @@ at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context,
 
 at::Tensor Block::write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,
                                  const BlockContext& context) {
-  // Everything that writes coordinates needs the gradient only as G U (METHOD 1).
+  // Everything that writes coordinates needs the gradient only in the form G U (METHOD 1).
   const auto narrow = wide_gradient_ ? context.products.multiply(grad, *context.u) : grad;
   context.products.accumulate(weight.grad, hidden.t(), narrow);
   return context.products.multiply(narrow, weight.value.t());

@@ -1,7 +1,7 @@
 // One transformer block: stream += attention(read(stream)) W_p1, then stream += swiglu(read(stream)) W_p2. Pre-norm, no
-// biases. The stream is x (d wide) or its coordinates c (k wide, METHOD 1); the block is the same but for how it reads
-// (reader.h) and how wide its output projections are: in coordinates W_p1 = A1 U^T is kept as A1 and writes c += H A1.
-// Forward keeps what backward needs in a BlockPass, so any number of microbatches may be in flight at once.
+// biases. The stream is x (d wide) or its coordinates c (k wide, METHOD 1). Both kinds of block differ only in how they
+// read (reader.h) and in the width of the output projections: in coordinates W_p1 = A1 U^T is kept as A1 and the block
+// computes c += H A1. Forward saves what backward needs in a BlockPass, so several microbatches may be in flight.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@
 
 namespace thinpipe {
 
-// q or k of a microbatch before its per-head norm, and the norm's scales.
+// q or k of a microbatch before the per-head norm, and the norm's scales.
 struct QkNormPass {
   at::Tensor raw;  // (BT * heads, head_dim)
   at::Tensor s;    // (BT * heads)
@@ -35,13 +35,13 @@ struct BlockPass {
 
 class Block {
  public:
-  // Finds its parameters in `parameters`, which must outlive it, as must the group.
+  // Finds its parameters in `parameters`. `parameters` and `group` must outlive the block.
   Block(const ModelConfig& config, int64_t index, ParameterSet& parameters, TensorGroup& group);
 
-  // stream: (BT, d or k) -> the same. `pass` may be null when no backward follows, as in generation.
+  // stream: (BT, d or k) -> the same. `pass` may be null if no backward pass follows, as in generation.
   at::Tensor forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const;
-  // dL/d(output) -> dL/d(input), adding to the parameters' gradients. Consumes `grad`. Where wide_gradient() holds both
-  // are gradients of x, d wide, though the stream is c.
+  // dL/d(output) -> dL/d(input); adds to the parameters' gradients. Consumes `grad`. If wide_gradient() holds, both are
+  // gradients of x, d wide, although the stream is c.
   at::Tensor backward(at::Tensor grad, const BlockContext& context, const BlockPass& pass);
 
   bool wide_gradient() const { return wide_gradient_; }
@@ -49,7 +49,7 @@ class Block {
  private:
   void normalise_qk(at::Tensor& qkv, const AttentionShape& shape, BlockPass& pass) const;
   void normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape, const BlockPass& pass);
-  // dL/d(hidden) of stream += hidden W, adding W's gradient.
+  // dL/d(hidden) of stream += hidden W; adds to the gradient of W.
   at::Tensor write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,
                             const BlockContext& context);
 

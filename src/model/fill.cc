@@ -59,7 +59,7 @@ std::vector<float> floats_of(const at::Tensor& tensor) {
 }
 
 std::string_view tensor_bytes_of(const at::Tensor& tensor) {
-  TP_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "the bytes of a tensor that is not contiguous on the CPU");
+  TP_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "needs a contiguous tensor on the CPU");
   return {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()};
 }
 

@@ -30,7 +30,7 @@ FixedTable::FixedTable(const at::Tensor& table, const at::TensorOptions& options
 }
 
 at::Tensor FixedTable::make_rows(const at::Tensor& ids, const at::TensorOptions& options) const {
-  // What is kept is as wide as float32 or wider: nothing is lost on the way back.
+  // The stored type is float32 or wider, so that nothing is lost on the way back.
   if (given_) return cached_.index_select(0, ids.to(cached_.device())).to(options);
   return fill_random_rows(seed_, stream_of("t_fixed"), ids, d_, anchor_std_, options);
 }

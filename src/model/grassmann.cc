@@ -15,14 +15,15 @@ double spectral_norm(const at::Tensor& c) {
 Basis grassmann_step(const Basis& basis, const at::Tensor& c, double alpha) {
   const auto wide = c.cpu().to(at::kDouble);
   const double scale = spectral_norm(wide);
-  // No gradients, or not finite ones: nothing to follow. (A step with such gradients is not committed either.)
+  // Without gradients, or with infinite ones, there is no direction. (A step with such gradients is not committed
+  // either.)
   if (!(scale > 0) || !std::isfinite(scale)) return {basis.u, basis.version + 1};
   const auto cu = wide.mm(basis.u);                              // (d, k)
   const auto outside = cu - basis.u.mm(basis.u.t().mm(cu));      // (I - UU^T) C U
   const auto moved = basis.u + outside * (2.0 * alpha / scale);  // U - alpha R
   auto [q, r] = at::linalg_qr(moved, "reduced");
   const auto sign = r.diagonal().sign();
-  // Twice: QR of what is orthonormal already, so that U^T U = I holds to the last bits over any number of updates.
+  // Twice: the QR of an orthonormal matrix keeps U^T U = I to the last bits over any number of updates.
   auto [q2, r2] = at::linalg_qr(q * sign, "reduced");
   return {(q2 * r2.diagonal().sign()).contiguous(), basis.version + 1};
 }
@@ -41,7 +42,7 @@ BasisDiagnostics diagnose(const Basis& before, const Basis& after, const at::Ten
   const auto wide = c.cpu().to(at::kDouble);
   const double total = wide.diagonal().sum().item<double>();
   const double inside = before.u.mul(wide.mm(before.u)).sum().item<double>();
-  // The sines of the angles are the singular values of what of U' lies outside U: accurate for small angles, unlike
+  // The sines of the angles are the singular values of the part of U' outside U: accurate for small angles, unlike
   // acos.
   const auto outside = after.u - before.u.mm(change_of_coordinates(before, after));
   std::vector<double> angles;

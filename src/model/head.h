@@ -1,6 +1,5 @@
-// The end of the model: final norm, head product, cross entropy. The logits of a microbatch would be the largest tensor
-// of all (BT x V), so they are made, used and dropped a slice of rows at a time; the gradient is taken in the same
-// sweep.
+// The end of the model: final norm, head product, cross entropy. The logits of a microbatch (BT x V) would be the
+// largest tensor, so they are computed, used and dropped one slice of rows at a time, together with their gradient.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +18,7 @@ class Head {
 
   // Sum over the rows of -log p(target).      x: (BT, d); targets: (BT) int64
   double loss(const at::Tensor& x, const at::Tensor& targets, const Products& products) const;
-  // The same, and dL/dx of L = scale * that sum, adding to the gradients of the gain and of the head.
+  // The same, and dL/dx of L = scale * that sum; adds to the gradients of the gain and of the head.
   double loss_and_gradient(const at::Tensor& x, const at::Tensor& targets, const Products& products, double scale,
                            at::Tensor& grad);
 

@@ -37,7 +37,7 @@ at::Tensor KvCache::attend(int64_t block, const at::Tensor& qkv, const Attention
   };
   entry.k.narrow(1, length_, rows).copy_(heads_of(shape.query_width(), shape.kv_heads));
   entry.v.narrow(1, length_, rows).copy_(heads_of(shape.query_width() + shape.kv_width(), shape.kv_heads));
-  // The query heads of one key/value head stand below each other: one product per key/value head.
+  // The query heads of one key/value head are stacked: one product per key/value head.
   const auto q = heads_of(0, shape.heads).reshape({shape.kv_heads, group * rows, hd});
   auto scores = at::bmm(q, entry.k.narrow(1, 0, seen).transpose(1, 2)).div_(std::sqrt(static_cast<double>(hd)));
   if (rows > 1) {

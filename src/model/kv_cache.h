@@ -1,5 +1,5 @@
-// What generation keeps of the tokens it has read: every block's keys and values, so that the next token costs one row
-// of work instead of the whole sequence again. One sequence; no backward pass.
+// Keys and values of the tokens that generation has read, for every block, so that the next token costs one row of work
+// instead of the whole sequence. For one sequence, without a backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ namespace thinpipe {
 
 class KvCache {
  public:
-  // For at most `capacity` tokens of a model whose stages are made with `options`.
+  // For at most `capacity` tokens of a model whose stages use `options`.
   KvCache(const ModelConfig& config, int64_t capacity, const at::TensorOptions& options);
 
   int64_t length() const { return length_; }  // tokens read so far
@@ -23,11 +23,12 @@ class KvCache {
   // Forgets the tokens from `length` on.
   void shorten(int64_t length);
 
-  // For Stage::extend alone, which reads `rows` tokens at once: every block attends, then the cache grows.
-  // The rotation of those tokens' positions; nothing when positions are not rotary.
+  // The rest is for Stage::extend, which reads `rows` tokens at a time: every block attends, then the cache grows.
+
+  // The rotation for the positions of those tokens; empty if positions are not rotary.
   std::optional<RopeTable> rope(int64_t rows) const;
-  // qkv: (rows, q + k + v) of the tokens after those read so far, rotated -> (rows, heads * head_dim), each row
-  // attending to all tokens up to itself.
+  // qkv: (rows, q + k + v), rotated, of the tokens after those read so far -> (rows, heads * head_dim). Each row
+  // attends to all tokens up to itself.
   at::Tensor attend(int64_t block, const at::Tensor& qkv, const AttentionShape& shape);
   void grow(int64_t rows);
 

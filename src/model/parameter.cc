@@ -10,7 +10,7 @@ namespace thinpipe {
 
 Parameter& ParameterSet::add(const ParameterSpec& spec, at::Tensor value) {
   TP_CHECK(find(spec.name) == nullptr, "two parameters named {}", spec.name);
-  TP_CHECK(value.sizes() == at::IntArrayRef(spec.shape), "{} of another shape than its description", spec.name);
+  TP_CHECK(value.sizes() == at::IntArrayRef(spec.shape), "{} does not have the shape of its description", spec.name);
   auto grad = at::zeros_like(value);
   return parameters_.emplace_back(Parameter{spec, std::move(value), std::move(grad)});
 }

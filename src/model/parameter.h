@@ -1,5 +1,5 @@
-// A stage's trainable tensors and their gradients, by name. Which there are, and what they start from, is said by
-// config/model_spec.h.
+// A stage's trainable tensors and their gradients, by name. config/model_spec.h says which tensors there are and how
+// they are initialised.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,18 +17,18 @@ struct Parameter : ParameterSpec {
   at::Tensor grad;  // same shape; backward passes add to it
 };
 
-// Owns the parameters; references stay valid while it lives.
+// Owns the parameters; references stay valid while it exists.
 class ParameterSet {
  public:
   ParameterSet() = default;
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
 
-  // `value` must have the spec's shape and is taken over, not copied.
+  // Takes ownership of `value`, which must have the spec's shape.
   Parameter& add(const ParameterSpec& spec, at::Tensor value);
-  // There must be one of that name.
+  // A parameter of that name must exist.
   Parameter& at(const std::string& name);
-  // Null when there is none.
+  // Null if there is none.
   Parameter* find(const std::string& name);
 
   std::deque<Parameter>& all() { return parameters_; }

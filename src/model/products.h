@@ -1,5 +1,5 @@
-// Matrix products at the run's precision. bf16 rounds both operands to bf16 and multiplies in float32: what bf16
-// hardware computes, on machines that have none.
+// Matrix products at the run's precision. bf16 rounds both operands to bf16 and multiplies in float32, which gives what
+// bf16 hardware computes on machines without it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,7 @@
 
 namespace thinpipe {
 
-// The type that parameters, moments and activations are kept in.
+// The type in which parameters, moments and activations are stored.
 at::ScalarType storage_type(Precision precision);
 
 class Products {
@@ -18,7 +18,7 @@ class Products {
   at::Tensor multiply(const at::Tensor& a, const at::Tensor& b) const;                           // a b
   at::Tensor multiply_add(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) const;  // c + a b
   void accumulate(at::Tensor& c, const at::Tensor& a, const at::Tensor& b) const;                // c += a b
-  // The operand as the products see it, for code that multiplies by other means.
+  // The operand, rounded as the products round it, for code that multiplies in other ways.
   at::Tensor operand(const at::Tensor& a) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace thinpipe {
 namespace {
 
-// Of a stream that is x itself: RMSNorm, then one product.
+// Reads a stream that is x itself: RMSNorm, then one product.
 class DenseReader final : public StreamReader {
  public:
   DenseReader(const ModelConfig& config, ReaderParameters parameters)
@@ -36,8 +36,8 @@ class DenseReader final : public StreamReader {
   Parameter& weight_;
 };
 
-// Of coordinates, in two forms that compute one function. The direct form is the naive twin, and the cheaper one when a
-// microbatch has few tokens (generation).
+// Reads coordinates, in two forms that compute the same function. The direct form is the naive twin, and it is cheaper
+// for a microbatch of few tokens (generation).
 class SubspaceReader final : public StreamReader {
  public:
   SubspaceReader(const ModelConfig& config, ReaderParameters parameters, bool wide_gradient)
@@ -93,7 +93,7 @@ class SubspaceReader final : public StreamReader {
     auto dx = at::zeros_like(pass.x);
     ops::rms_norm_backward(dh, pass.x, pass.a, gain_.value, dx, gain_.grad);
     auto& anchors = *context.anchors;
-    auto de = dx;  // joint: x moves with e as with c U^T
+    auto de = dx;  // joint: e and c U^T have the same gradient
     if (split_) {
       de = at::zeros_like(pass.x);
       ops::rms_norm_backward(dh, anchors.per_row(), pass.b, anchor_gain_.value, de, anchor_gain_.grad);
@@ -157,7 +157,7 @@ class SubspaceReader final : public StreamReader {
     }
   }
 
-  // Through a = (||.||^2 / d + eps)^(-1/2) and b likewise: d(squared) = -1/2 scale^3 / d * d(scale).
+  // Through a = (||.||^2 / d + eps)^(-1/2), and b in the same way: d(squared) = -1/2 scale^3 / d * d(scale).
   void scales_backward(const at::Tensor& da, const at::Tensor& db, const BlockContext& context, const ReadPass& pass,
                        at::Tensor& grad) {
     auto& anchors = *context.anchors;
@@ -177,7 +177,8 @@ class SubspaceReader final : public StreamReader {
     }
   }
 
-  // Y sees W only as diag(g) W: X = U dM + e^T dTable is that product's gradient, and gives both W's and g's.
+  // Y depends on W only through diag(g) W. X = U dM + e^T dTable is the gradient of that product and gives those of W
+  // and g.
   void weights_backward(const at::Tensor& dm, const at::Tensor& d_table, const at::Tensor& d_p_table,
                         const BlockContext& context) {
     const auto& anchors = *context.anchors;

@@ -1,6 +1,5 @@
 // How a block reads the residual stream: Y = norm(x) W, the input product of attention and of the MLP. A dense stream
-// is x itself; a subspace stream is c, and x = c U^T + e is formed (direct form) or never formed (anchor table, METHOD
-// 1b).
+// is x itself. A subspace stream is c; the direct form computes x = c U^T + e, the anchor table avoids it (METHOD 1b).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,12 +18,12 @@
 
 namespace thinpipe {
 
-// What all blocks of a stage share for one microbatch.
+// Shared by all blocks of a stage for one microbatch.
 struct BlockContext {
   AttentionShape shape;
-  std::optional<RopeTable> rope;  // of the tokens' positions; none: positions are in the stream already
+  std::optional<RopeTable> rope;  // of the tokens' positions; empty if the stream already contains positions
   Products products;
-  // Generation only: the tokens, of one sequence, follow those in the cache. Every block's keys and values join it.
+  // Generation only: the tokens of one sequence that follow those in the cache. Every block adds its keys and values.
   KvCache* cache = nullptr;
   // Subspace blocks only:
   const at::Tensor* u = nullptr;  // (d, k), in the run's type
@@ -34,27 +33,27 @@ struct BlockContext {
   int64_t first_position() const { return cache != nullptr ? cache->length() : 0; }
 };
 
-// What a read keeps for its backward pass. Which fields are used depends on the form.
+// What a read saves for its backward pass. Which fields are used depends on the form.
 struct ReadPass {
   at::Tensor stream;   // x (BT, d) or c (BT, k)
-  at::Tensor x;        // (BT, d) direct: what was normalised (split: c U^T alone)
+  at::Tensor x;        // (BT, d) direct: the input of the norm (split: c U^T alone)
   at::Tensor h;        // (BT, d) dense and direct: the product's left operand
-  at::Tensor a, b;     // (BT) the norms' scales: of the coordinates' part and of the anchor's; equal when joint
+  at::Tensor a, b;     // (BT) the norms' scales: of the coordinates and of the anchor; equal if joint
   at::Tensor m;        // (k, n) table: U^T diag(g) W
   at::Tensor table;    // (u, n) table: (e o g) W of the distinct tokens
-  at::Tensor p_table;  // (T, n) table, sinusoidal positions: the same of the positions
+  at::Tensor p_table;  // (T, n) table, sinusoidal positions: the same for the positions
 };
 
 class StreamReader {
  public:
   virtual ~StreamReader() = default;
   virtual at::Tensor forward(const at::Tensor& stream, const BlockContext& context, ReadPass& pass) const = 0;
-  // dy: (BT, n). Adds to the parameters' gradients and to `grad`, the gradient of the stream (of x, d wide, where the
-  // reader was asked for wide gradients).
+  // dy: (BT, n). Adds to the parameters' gradients and to `grad`, the gradient of the stream (with wide gradients: of
+  // x, d wide).
   virtual void backward(const at::Tensor& dy, const BlockContext& context, const ReadPass& pass, at::Tensor& grad) = 0;
 };
 
-// Where a read's parameters come from: gains "NAME_norm" (and "NAME_anchor_norm"), weight `weight`.
+// The parameters of a read: gains "NAME_norm" (and "NAME_anchor_norm"), weight `weight`.
 struct ReaderParameters {
   Parameter* gain;         // (d)
   Parameter* anchor_gain;  // (d), norm = split only
@@ -62,7 +61,7 @@ struct ReaderParameters {
 };
 
 std::unique_ptr<StreamReader> make_dense_reader(const ModelConfig& config, ReaderParameters parameters);
-// wide_gradient: always reads directly and leaves dL/dx instead of dL/dc (the tap of a model without a dense tail).
+// wide_gradient: always reads directly and computes dL/dx instead of dL/dc (the tap of a model without a dense tail).
 std::unique_ptr<StreamReader> make_subspace_reader(const ModelConfig& config, ReaderParameters parameters,
                                                    bool wide_gradient);
 

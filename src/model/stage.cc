@@ -22,7 +22,7 @@ std::shared_ptr<const FixedTable> make_fixed_table(const ModelConfig& config, in
   return std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, options);
 }
 
-// A parameter's first bits depend on (seed, name) alone, so every cut of one model starts from the same weights.
+// The initial value of a parameter depends on (seed, name) alone, so all cuts of a model start from the same weights.
 at::Tensor first_value(const ParameterSpec& spec, uint64_t seed, const FixedTable* fixed,
                        const at::TensorOptions& options) {
   switch (spec.first) {
@@ -47,9 +47,9 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
   TP_CHECK(0 <= range.first && range.first < range.last && range.last <= range.total, "empty stage [{}, {}) of {}",
            range.first, range.last, range.total);
   TP_CHECK(!table.defined() || (!config.subspace.table.empty() && table.size(0) == vocab && table.size(1) == config.d),
-           "a token table that the config does not name");
+           "a token table, but the config does not name one");
   if (!table.defined() && config.is_subspace() && !config.subspace.table.empty()) {
-    throw UserError(fmt::format("subspace.table = \"{}\": the table itself is not here", config.subspace.table));
+    throw UserError(fmt::format("subspace.table = \"{}\": the table is missing", config.subspace.table));
   }
   const auto fixed = make_fixed_table(config, vocab, seed, table, options_);
   for (const auto& spec : model_spec(config, vocab, range)) {
@@ -89,7 +89,7 @@ BlockContext Stage::context_at(const BlockContext& context, int64_t index, std::
 
 at::Tensor Stage::embed(const at::Tensor& ids, const BlockContext& context) const {
   auto stream = embedding_->value.index_select(0, ids);
-  // In coordinates a position's sinusoids are part of the anchor.
+  // In coordinates, the anchor contains the position's sinusoids.
   if (config_.positions == Positions::kSinusoidal && !subspace_) {
     const int64_t length = context.shape.length;
     stream.view({-1, length, config_.d}).add_(sinusoids(config_, context.first_position(), length, options()));
@@ -141,7 +141,7 @@ StagePass Stage::evaluate(TokenBatch batch, const at::Tensor& input) const {
 }
 
 at::Tensor Stage::extend(const at::Tensor& ids, KvCache& cache) const {
-  TP_CHECK(range_.has_embedding() && range_.has_head(), "a stage that is a part of a model cannot generate");
+  TP_CHECK(range_.has_embedding() && range_.has_head(), "only a stage with the whole model can generate");
   const int64_t rows = ids.size(0);
   TP_CHECK(rows > 0 && rows <= cache.capacity() - cache.length(), "{} tokens for a cache with room for {}", rows,
            cache.capacity() - cache.length());
@@ -166,7 +166,7 @@ at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {
     const int64_t index = range_.first + static_cast<int64_t>(i);
     const auto own = context_at(context, index, pass.anchors);
     grad = blocks_[i].backward(std::move(grad), own, pass.blocks[i]);
-    pass.blocks[i] = {};  // a block's activations are not needed once its gradient has passed
+    pass.blocks[i] = {};  // not needed after the block's backward pass
     if (lifts_before(index)) subspace_->lift_backward_to_anchors(grad, *own.anchors);
     if (lifts_before(index) || blocks_[i].wide_gradient()) {
       subspace_->tap(grad);

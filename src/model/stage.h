@@ -1,6 +1,7 @@
-// A stage: a contiguous range of the model's blocks, with the embedding if it is the first and the head and loss if it
-// is the last. It knows nothing of links or schedules: tokens and a stream in, a stream (or a loss) out, and back. The
-// stream is x (BT, d) in a dense model and c (BT, k) in a subspace model; its gradient is as wide.
+// A stage: a contiguous range of the model's blocks, with the embedding if it is the first stage and the head and loss
+// if it is the last. It does not know about links or schedules: tokens and a stream go in, a stream or a loss comes
+// out, and gradients go the way back. The stream is x (BT, d) in a dense model and c (BT, k) in a subspace model; its
+// gradient has the same width.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,15 +25,15 @@ struct TokenBatch {
 
   int64_t sequences() const { return tokens.size(0); }
   int64_t length() const { return tokens.size(1) - 1; }
-  // (BT); contiguous also where T = 1, whose columns reshape() would hand out as a strided view
+  // (BT); contiguous even if T = 1, where reshape() would return a strided view
   at::Tensor inputs() const { return tokens.narrow(1, 0, length()).reshape({-1}).contiguous(); }
   at::Tensor targets() const { return tokens.narrow(1, 1, length()).reshape({-1}).contiguous(); }
 };
 
-// One microbatch on its way through a stage.
+// One microbatch in a stage.
 struct StagePass {
   TokenBatch batch;
-  at::Tensor output;    // what the next stage reads; undefined at the last stage
+  at::Tensor output;    // the input of the next stage; undefined at the last stage
   double loss_sum = 0;  // last stage: sum over the microbatch's tokens
   std::vector<AnchorRows> anchors;
   std::vector<BlockPass> blocks;
@@ -41,42 +42,42 @@ struct StagePass {
 
 class Stage {
  public:
-  // `table`: T_fixed, (V, d) float32 as pipeline/table_file.h reads it, if and only if subspace.table names one.
-  // Without it UserError.
+  // `table`: T_fixed, (V, d) float32 as read by pipeline/table_file.h, if and only if subspace.table names one. Throws
+  // UserError if it is missing.
   Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
         const at::Device& device, const at::Tensor& table = {});
 
   // `input`: the stream, undefined at the first stage. The last stage's gradients are those of loss_scale * loss_sum.
   StagePass forward(TokenBatch batch, const at::Tensor& input, double loss_scale);
-  // The forward pass alone, nothing kept: the output, or at the last stage the loss sum.
+  // The forward pass without saving anything: returns the output, or at the last stage the loss sum.
   StagePass evaluate(TokenBatch batch, const at::Tensor& input) const;
   // `grad`: dL/d(output), undefined at the last stage. Adds to the parameters' gradients; returns dL/d(input),
   // undefined at the first stage. Consumes both.
   at::Tensor backward(StagePass pass, at::Tensor grad);
 
-  // Generation, by a stage that holds the whole model: reads the tokens that follow those in the cache, which must have
-  // room for them, and gives x behind the last block for each.     ids: (n) int64 -> (n, d)
+  // For generation, by a stage that holds the whole model: reads the tokens that follow those in the cache, which must
+  // have room for them, and returns x after the last block for each.     ids: (n) int64 -> (n, d)
   at::Tensor extend(const at::Tensor& ids, KvCache& cache) const;
-  // What the head makes of such rows: (n, V).
+  // The head's logits for such rows: (n, V).
   at::Tensor logits(const at::Tensor& x) const;
 
   ParameterSet& parameters() { return parameters_; }
   const BlockRange& range() const { return range_; }
   const at::TensorOptions& options() const { return options_; }
 
-  // Null in a dense model.
+  // Null for a dense model.
   SubspaceSide* subspace() { return subspace_ ? &*subspace_ : nullptr; }
   const SubspaceSide* subspace() const { return subspace_ ? &*subspace_ : nullptr; }
   // Moves to another basis: A <- A Q, E <- E Q with Q = U^T U', which is returned for the moments.
   at::Tensor change_over(Basis next);
 
  private:
-  // For sequences of `length` tokens, from position 0 on or from where `cache` ends.
+  // For sequences of `length` tokens, starting at position 0 or at the end of `cache`.
   BlockContext context_for(int64_t sequences, int64_t length, KvCache* cache = nullptr) const;
-  // The block's own view of the context: its group's anchors.
+  // The context as one block sees it, with the anchors of its group.
   BlockContext context_at(const BlockContext& context, int64_t index, std::vector<AnchorRows>& anchors) const;
-  // Embeds the ids (BT) at the first stage, goes through the blocks, and up to x where the stream becomes dense.
-  // `pass.blocks` is filled when `keep`.
+  // Embeds the ids (BT) at the first stage, runs the blocks, and lifts to x where the stream becomes dense. Fills
+  // `pass.blocks` if `keep`.
   at::Tensor run(const at::Tensor& ids, const at::Tensor& input, const BlockContext& context, StagePass& pass,
                  bool keep) const;
   at::Tensor embed(const at::Tensor& ids, const BlockContext& context) const;
@@ -91,7 +92,7 @@ class Stage {
   std::vector<Block> blocks_;
   std::optional<SubspaceSide> subspace_;
   std::optional<Head> head_;
-  mutable std::optional<RopeTable> rope_;  // for the last length seen; one compute thread per stage
+  mutable std::optional<RopeTable> rope_;  // for the most recent length; a stage has one compute thread
 };
 
 }  // namespace thinpipe

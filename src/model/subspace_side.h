@@ -1,5 +1,5 @@
-// What a stage of a subspace model has beside its blocks: the basis, the anchors of its groups, the step up from
-// coordinates to x before the dense tail, and the tap where the gradient's second moment is gathered (METHOD 1, 3, 5).
+// What a stage of a subspace model has besides its blocks: the basis, the anchors of its groups, the lift from
+// coordinates to x before the dense tail, and the tap that collects the gradient's second moment (METHOD 1, 3, 5).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ namespace thinpipe {
 
 class SubspaceSide {
  public:
-  // For a stage that holds those blocks; `fixed` is T_fixed. Trainable anchor tables are found in `parameters`.
+  // For a stage with these blocks; `fixed` is T_fixed. Trainable anchor tables come from `parameters`.
   SubspaceSide(const ModelConfig& config, BlockRange range, uint64_t seed,
                const std::shared_ptr<const FixedTable>& fixed, const at::TensorOptions& options,
                ParameterSet& parameters);
@@ -30,17 +30,18 @@ class SubspaceSide {
   // One AnchorRows per group of the stage, in order; `first` is the position of a sequence's first token.
   std::vector<AnchorRows> anchor_rows(const at::Tensor& inputs, int64_t length, int64_t first = 0) const;
   void anchors_backward(const std::vector<AnchorRows>& rows);
-  // Index into those of the group that block `index` (which may be L, for the head of a model without a tail) reads.
+  // The index in that list of the group that block `index` reads (index L: the head of a model without a tail).
   size_t group_of(int64_t index) const;
 
   // x = c U^T + e: (BT, k) -> (BT, d).
   at::Tensor lift(const at::Tensor& c, const AnchorRows& rows) const;
-  // The way back, dL/dx -> dL/dc = G U, and what of G falls to e.
+  // The backward pass of lift: dL/dx -> dL/dc = G U, and the part of G that belongs to e.
   at::Tensor lower(const at::Tensor& grad) const { return grad.mm(u_); }
   void lift_backward_to_anchors(const at::Tensor& grad, AnchorRows& rows) const;
 
-  // The tap. A step's gradients (BT, d) join C when it is committed, as they are applied: times grad_factor. begin_step
-  // drops what the last attempt left; without `gather`, where no later move needs the step, the tap is closed.
+  // The tap. The gradients of a step (BT, d), times grad_factor as in the update, are added to C when the step is
+  // committed. begin_step discards those of an abandoned attempt. Without `gather` (no later update of the basis needs
+  // the step) the tap is closed.
   void begin_step(bool gather);
   void tap(const at::Tensor& grad);
   void commit_tap(double grad_factor);
@@ -48,14 +49,14 @@ class SubspaceSide {
     pending_.reset();
     next_basis_.reset();
   }
-  // C (d, d) over the committed steps since it was last cleared; undefined while there are none.
+  // C (d, d) over the committed steps since it was last cleared; undefined if there were none.
   const at::Tensor& second_moment() const { return second_moment_; }
-  // The same, zeros while there are none.
+  // The same, or zeros if there were none.
   at::Tensor second_moment_or_zeros() const;
   void set_second_moment(at::Tensor c) { second_moment_ = std::move(c); }
 
-  // Whether step `step` moves the basis, and the basis that the step under way moves to: set at its end, in use once it
-  // is committed. drop_tap() and set_basis() forget it.
+  // Whether step `step` updates the basis, and the basis that the current step updates to: it is set at the end of the
+  // step and used from its commit on. drop_tap() and set_basis() discard it.
   bool moves_at(int64_t step) const {
     const int64_t every = config_.subspace.update_every;
     return every > 0 && (step + 1) % every == 0;

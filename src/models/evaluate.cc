@@ -12,7 +12,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr int64_t kTokensAtOnce = 2048;  // in a batch: enough to keep the products busy, and little memory
+constexpr int64_t kTokensAtOnce = 2048;  // per batch: enough for efficient products, with little memory
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void Evaluator::run(int64_t sequences, int64_t length) {
   const TokenBatch batch{ids_tensor(ids, stage_.options()).view({sequences, length + 1})};
   result_.nats += stage_.evaluate(batch, {}).loss_sum;
   result_.predicted += sequences * length;
-  waiting_.erase(waiting_.begin(), waiting_.begin() + sequences * length);  // the last target is the next first input
+  waiting_.erase(waiting_.begin(), waiting_.begin() + sequences * length);  // the last target is the next input
 }
 
 void Evaluator::add(std::span<const int32_t> tokens) {

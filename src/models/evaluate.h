@@ -1,4 +1,4 @@
-// How well a model predicts text: the loss in nats per token, and what follows from it.
+// How well a model predicts text: the loss in nats per token, and figures derived from it.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@ namespace thinpipe {
 
 struct Evaluation {
   double nats = 0;        // summed over the predicted tokens
-  int64_t predicted = 0;  // tokens
+  int64_t predicted = 0;  // number of predicted tokens
 
   double loss() const { return nats / static_cast<double>(predicted); }
   double perplexity() const;
-  // text_bytes: UTF-8 bytes that the predicted tokens stand for.
+  // text_bytes: the UTF-8 bytes of the predicted tokens.
   double bits_per_byte(double text_bytes) const;
 };
 
-// Takes tokens as they come and keeps no more than a batch of them. Every token but the first is predicted once, from
-// those before it in its window: windows of `length` inputs one after the other, as in training (docs/data.md), only
-// that the last one may be shorter. The stage must hold the whole model and outlive this.
+// Takes tokens in portions and keeps at most a batch of them. Every token but the first is predicted once, from those
+// before it in its window. The windows of `length` inputs are consecutive, as in training (docs/data.md), but the last
+// one may be shorter. The stage must hold the whole model and outlive this object.
 class Evaluator {
  public:
   Evaluator(const Stage& stage, int64_t length);
 
   void add(std::span<const int32_t> tokens);
-  // Predicts the last, shorter window too.
+  // Also predicts the last, shorter window.
   const Evaluation& finish();
   const Evaluation& so_far() const { return result_; }
 
@@ -37,7 +37,7 @@ class Evaluator {
   const Stage& stage_;
   int64_t length_;
   int64_t sequences_;             // in a batch
-  std::vector<int32_t> waiting_;  // not yet predicted, behind the last token that was
+  std::vector<int32_t> waiting_;  // the last predicted token and those after it
   Evaluation result_;
 };
 

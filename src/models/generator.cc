@@ -12,7 +12,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD, how a byte token reads that makes no character yet
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD, the text of an incomplete character
 
 }  // namespace
 
@@ -66,7 +66,7 @@ Result<int32_t> TokenPicker::pick(std::span<const float> logits) {
 
 Generator::Generator(const Stage& stage, const ModelConfig& config, int64_t context, std::optional<int64_t> pieces)
     : stage_(stage), context_(context), pieces_(pieces), cache_(config, context, stage.options()) {
-  TP_CHECK(context >= 2, "a context of {} token(s) has no room for one to come", context);
+  TP_CHECK(context >= 2, "a context of {} token(s) has no room for the next one", context);
 }
 
 void Generator::read(std::span<const int32_t> tokens) {
@@ -111,10 +111,10 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> befo
   take(/*all=*/true);
 }
 
-// A token with a text of its own. Decoding is the same behind it as behind any text that ends with a whole character:
-// only at the very beginning is a space dropped, and only bytes that are not yet a character depend on those before.
+// A token with text. Decoding after it is the same as after any text that ends with a whole character: a space is
+// dropped only at the very beginning, and only bytes that are not a character yet depend on those before.
 void TextStream::find_stand_in() {
-  // Such models change or drop text by what comes later.
+  // Such models change or drop text depending on what follows.
   if (tokenizer_.facts().has_denormalizer_rules || tokenizer_.facts().whitespace_as_suffix) return;
   for (int32_t id = 0; id < tokenizer_.vocab() && !stand_in_; ++id) {
     if (tokenizer_.piece(id).type != PieceType::kNormal && tokenizer_.piece(id).type != PieceType::kByte) continue;
@@ -135,7 +135,7 @@ std::string TextStream::finish() { return take(/*all=*/true); }
 std::string TextStream::take(bool all) {
   const std::string text = tokenizer_.decode(ids_).take();
   size_t end = text.size(), held = 0;
-  // The bytes of one character read as at most three replacements before its last one is there.
+  // The bytes of one character read as at most three replacements before its last byte arrives.
   for (; !all && held < 3 && end >= given_ + kReplacement.size(); ++held) {
     if (std::string_view(text).substr(end - kReplacement.size(), kReplacement.size()) != kReplacement) break;
     end -= kReplacement.size();

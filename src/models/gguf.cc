@@ -15,7 +15,7 @@ namespace {
 
 // ---- The container ----
 
-static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are copied from memory without conversion");
 
 constexpr uint32_t kVersion = 3;
 constexpr uint64_t kAlignment = 32;
@@ -35,7 +35,7 @@ void append(std::string& bytes, std::string_view text) {
 
 uint64_t padding_after(uint64_t bytes) { return (kAlignment - bytes % kAlignment) % kAlignment; }
 
-// The format's numbers for types of values.
+// The format's numbers for value types.
 template <class T>
 constexpr uint32_t kValueType = 0;
 template <>
@@ -75,9 +75,9 @@ struct Metadata {
 };
 
 struct TypeInfo {
-  uint32_t number;        // of a tensor's type
-  uint32_t file_type;     // of a file with mostly such tensors
-  uint64_t block_values;  // of a row, stored together
+  uint32_t number;        // number of the tensor type
+  uint32_t file_type;     // number of a file with mostly such tensors
+  uint64_t block_values;  // values that are stored together
   uint64_t block_bytes;
 };
 
@@ -89,7 +89,7 @@ const TypeInfo& info_of(GgufType type) {
 
 struct GgufTensor {
   std::string name;
-  std::vector<int64_t> shape;  // slowest first; the file has the opposite order
+  std::vector<int64_t> shape;  // slowest dimension first; the file has the opposite order
   GgufType type;
 
   uint64_t bytes() const {
@@ -148,7 +148,7 @@ std::string gguf_name(std::string name) {
   return name;
 }
 
-// Rows of a head that are rotated together: Hugging Face has i and i + head_dim / 2, llama.cpp 2i and 2i + 1.
+// Reorders the rows of a head: Hugging Face rotates rows i and i + head_dim / 2 together, llama.cpp 2i and 2i + 1.
 std::vector<float> with_neighbouring_pairs(const std::vector<float>& values, const LlamaShape& shape) {
   const auto width = static_cast<size_t>(shape.d), head = static_cast<size_t>(shape.head_dim());
   std::vector<float> moved(values.size());
@@ -172,7 +172,7 @@ void add_tokenizer(Metadata& metadata, const Tokenizer& tokenizer, int64_t vocab
     const Piece& piece = tokenizer.piece(id);
     texts.push_back(piece.text);
     scores.push_back(piece.score);
-    types.push_back(static_cast<int32_t>(piece.type) + 1);  // in the same order, from 1
+    types.push_back(static_cast<int32_t>(piece.type) + 1);  // the same order, starting at 1
   }
   for (auto id = static_cast<int64_t>(texts.size()); id < vocab; ++id) {
     texts.push_back(fmt::format("[PAD{}]", id));
@@ -228,23 +228,24 @@ Status check_gguf_tokenizer(const Tokenizer& tokenizer) {
     return Error{fmt::format("GGUF cannot hold this tokenizer: {}", reason)};
   };
   const TokenizerFacts& facts = tokenizer.facts();
-  if (!facts.bpe) return refuse("it is not sentencepiece's BPE, and llama.cpp would join pieces in another order");
-  if (!facts.byte_fallback) return refuse("it has no byte fallback, and llama.cpp spells what has no piece in bytes");
+  if (!facts.bpe) return refuse("it is not sentencepiece's BPE, so llama.cpp would join pieces in a different order");
+  if (!facts.byte_fallback) return refuse("it has no byte fallback, but llama.cpp spells unknown text as bytes");
   if (facts.has_normalizer_rules) {
     return refuse(
-        fmt::format("it changes text before cutting it (normaliser {}), which llama.cpp would not; only "
+        fmt::format("it changes text before tokenising it (normaliser {}), which llama.cpp does not; only "
                     "\"identity\" is the same in both",
                     quoted_for_error(facts.normalizer)));
   }
-  if (facts.has_denormalizer_rules) return refuse("it changes text after decoding, which llama.cpp would not");
-  if (facts.remove_extra_whitespaces) return refuse("it drops repeated spaces, which llama.cpp would keep");
-  if (!facts.escape_whitespaces) return refuse("its pieces hold spaces as they are, and llama.cpp looks for U+2581");
-  if (facts.whitespace_as_suffix) return refuse("its spaces end words, and llama.cpp lets them begin words");
-  if (tokenizer.eos() < 0) return refuse("it has no end-of-text token, and llama.cpp would take token 2 for it");
+  if (facts.has_denormalizer_rules) return refuse("it changes text after decoding, which llama.cpp does not");
+  if (facts.remove_extra_whitespaces) return refuse("it drops repeated spaces, which llama.cpp keeps");
+  if (!facts.escape_whitespaces) return refuse("its pieces contain spaces, but llama.cpp looks for U+2581");
+  if (facts.whitespace_as_suffix) return refuse("its spaces end words, but in llama.cpp they begin words");
+  if (tokenizer.eos() < 0) return refuse("it has no end-of-text token, so llama.cpp would use token 2");
   for (int32_t id = 0; id < tokenizer.vocab(); ++id) {
     const Piece& piece = tokenizer.piece(id);
     if (piece.type != PieceType::kUserDefined && piece.type != PieceType::kUnused) continue;
-    return refuse(fmt::format("piece {}, {}, is {}, which llama.cpp treats otherwise", id, quoted_for_error(piece.text),
+    return refuse(fmt::format("piece {}, {}, is {}, which llama.cpp treats differently", id,
+                              quoted_for_error(piece.text),
                               piece.type == PieceType::kUnused ? "marked unused" : "defined by the user"));
   }
   return {};
@@ -254,7 +255,7 @@ Status write_gguf(const std::filesystem::path& path, const LlamaShape& shape, co
                   const LlamaValues& values, const GgufOptions& options) {
   TRY(check_llama(shape, tokenizer));
   TRY(check_gguf_tokenizer(tokenizer));
-  if (path.empty()) return Error{"an empty path names no file"};
+  if (path.empty()) return Error{"the path is empty"};
   TRY(make_directories(std::filesystem::absolute(path).parent_path()));
 
   const auto tensors = llama_tensors(shape);

@@ -29,14 +29,14 @@ bool can_be_read(Dtype dtype) {
   return dtype == Dtype::kF64 || dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBf16;
 }
 
-// Older files keep the rotation's frequencies, which follow from rope_theta.
+// Older files contain the frequencies of the rotation, which follow from rope_theta.
 bool is_ignored(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
 
 // ---- Writing ----
 
 using Shards = std::vector<std::vector<SafetensorsTensor>>;
 
-// In the order of the model, each shard as full as it may be. The tensors have no bytes yet.
+// In the order of the model, each shard as full as possible. The tensors have no bytes yet.
 Shards shards_of(const LlamaShape& shape, const HfOptions& options) {
   Shards shards(1);
   uint64_t filled = 0;
@@ -54,7 +54,7 @@ Shards shards_of(const LlamaShape& shape, const HfOptions& options) {
 
 Status write_shard(const fs::path& path, const std::vector<SafetensorsTensor>& tensors, const LlamaValues& values,
                    uint64_t& total_bytes) {
-  // transformers refuses a file that does not say which library's tensors it holds.
+  // transformers refuses a file that does not say from which library its tensors come.
   const SafetensorsMetadata metadata{{"format", "pt"}};
   auto writer = TRY(SafetensorsWriter::create(path, tensors, metadata));
   for (const auto& tensor : tensors) {
@@ -89,10 +89,10 @@ Json special_tokens(const Tokenizer& tokenizer) {
   return tokens;
 }
 
-// So that transformers' LlamaTokenizer gives the ids that sentencepiece gives.
+// Makes transformers' LlamaTokenizer give the same ids as sentencepiece.
 Json tokenizer_config(const Tokenizer& tokenizer, const LlamaShape& shape) {
   Json config = special_tokens(tokenizer);
-  // Without a word transformers would add "</s>" to the vocabulary.
+  // Without this, transformers would add "</s>" to the vocabulary.
   if (!config.contains("eos_token")) config["eos_token"] = nullptr;
   Json added = Json::object();
   for (int32_t id = 0; id < tokenizer.vocab(); ++id) {
@@ -106,7 +106,7 @@ Json tokenizer_config(const Tokenizer& tokenizer, const LlamaShape& shape) {
                  {"add_prefix_space", tokenizer.facts().add_dummy_prefix},
                  {"added_tokens_decoder", std::move(added)},
                  {"clean_up_tokenization_spaces", false},
-                 // What is not legacy splits the first space off and puts it on again by rules of its own.
+                 // Without "legacy", transformers splits off the first space and adds it again by its own rules.
                  {"legacy", true},
                  {"model_max_length", shape.context},
                  {"sp_model_kwargs", Json::object()},
@@ -162,7 +162,7 @@ Status HfFolder::open_files() {
     index = TRY(parse_hf_index(text, index_path.string()));
     for (const auto& [tensor, file] : index) names.insert(file);
   } else {
-    return Error{fmt::format("{} has neither {} nor {}; weights in other formats are not read", path_.string(),
+    return Error{fmt::format("{} has neither {} nor {}; other weight formats are not supported", path_.string(),
                              kSingleFile, kIndexFile)};
   }
 
@@ -171,7 +171,7 @@ Status HfFolder::open_files() {
     for (const auto& tensor : file.tensors()) {
       if (const auto listed = index.find(tensor.name);
           name != kSingleFile && (listed == index.end() || listed->second != name)) {
-        return Error{fmt::format("{}: holds tensor {}, which {} does not say", (path_ / name).string(),
+        return Error{fmt::format("{}: contains tensor {}, which {} does not list there", (path_ / name).string(),
                                  quoted_for_error(tensor.name), kIndexFile)};
       }
       places_.emplace(tensor.name, name);
@@ -180,8 +180,8 @@ Status HfFolder::open_files() {
   }
   for (const auto& [tensor, file] : index) {
     if (!places_.contains(tensor)) {
-      return Error{fmt::format("{}: has no tensor {}, which {} says", (path_ / file).string(), quoted_for_error(tensor),
-                               kIndexFile)};
+      return Error{fmt::format("{}: has no tensor {}, but {} lists it there", (path_ / file).string(),
+                               quoted_for_error(tensor), kIndexFile)};
     }
   }
   return {};
@@ -211,7 +211,7 @@ Status HfFolder::check_tensors() const {
   }
   for (const auto& [name, file] : places_) {
     if (known.contains(name) || is_ignored(name)) continue;
-    const char* reason = name.ends_with(".bias") ? "only matrices without biases are read" : "a plain LLaMA has none";
+    const char* reason = name.ends_with(".bias") ? "biases are not supported" : "a plain LLaMA has none";
     return Error{fmt::format("{}: has a tensor {}; {}", (path_ / file).string(), quoted_for_error(name), reason)};
   }
   return {};
@@ -220,7 +220,7 @@ Status HfFolder::check_tensors() const {
 Result<std::vector<float>> HfFolder::values(const std::string& name) const {
   const std::string stored = config_.tied && name == kHead ? std::string(kEmbedding) : name;
   const auto place = places_.find(stored);
-  TP_CHECK(place != places_.end(), "{} is no tensor of a LLaMA", name);
+  TP_CHECK(place != places_.end(), "{} is not a tensor of a LLaMA", name);
   const SafetensorsTensor& tensor = *files_.at(place->second).find(stored);
   auto values = loaded_values(tensor.bytes, tensor.dtype);
   if (!values) {
@@ -232,8 +232,9 @@ Result<std::vector<float>> HfFolder::values(const std::string& name) const {
 Result<Tokenizer> HfFolder::tokenizer() const {
   const fs::path path = path_ / "tokenizer.model";
   if (!is_there(path)) {
-    return Error{fmt::format("{} has no tokenizer.model; only sentencepiece's tokenizers are read, not tokenizer.json",
-                             path_.string())};
+    return Error{
+        fmt::format("{} has no tokenizer.model; only sentencepiece's tokenizers are supported, not tokenizer.json",
+                    path_.string())};
   }
   auto tokenizer = TRY(Tokenizer::load(path));
   if (tokenizer.vocab() > config_.shape.vocab) {
@@ -248,11 +249,11 @@ Status write_hf_folder(const fs::path& path, const LlamaShape& shape, const Toke
   TP_CHECK(options.dtype == Dtype::kF32 || options.dtype == Dtype::kF16 || options.dtype == Dtype::kBf16,
            "a folder of {}", dtype_name(options.dtype));
   TRY(check_llama(shape, tokenizer));
-  if (path.empty()) return Error{"an empty path names no folder"};
+  if (path.empty()) return Error{"the path is empty"};
   auto folder = TRY(AtomicFolder::create(path));
   if (folder.is_taken()) {
-    return Error{fmt::format("{} is there already and not an empty folder: remove it or name another",
-                             folder.target().string())};
+    return Error{
+        fmt::format("{} exists and is not an empty folder: remove it or give another path", folder.target().string())};
   }
   TRY(write_small_files(folder.path(), shape, tokenizer, options.dtype));
   TRY(write_weights(folder.path(), shape, values, options));

@@ -1,6 +1,6 @@
 // A LLaMA as a folder in Hugging Face's layout: config.json, safetensors in one file or in shards with an index, and
-// sentencepiece's tokenizer.model. transformers opens what is written; what is read may come from anywhere, so nothing
-// in it is believed before it is checked (docs/export.md). One tensor is in memory at a time.
+// sentencepiece's tokenizer.model. transformers can open what is written. A folder to read may come from anywhere, so
+// everything in it is checked (docs/export.md). One tensor is in memory at a time.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace thinpipe {
 
 struct HfOptions {
   Dtype dtype = Dtype::kF32;  // or kF16, kBf16
-  // Of one file's tensors; a single tensor may be larger and then has a file of its own.
+  // Maximum size of the tensors in one file; a single larger tensor gets a file of its own.
   uint64_t max_shard_bytes = 5'000'000'000;
 };
 
-// The folder appears whole or not at all. Refuses a place where there is something other than an empty folder. `values`
+// The folder appears complete or not at all. Refuses a path where something other than an empty folder exists. `values`
 // is called once per tensor, in the order of llama_tensors(); its first error, or a value that the dtype cannot hold,
 // ends the writing.
 Status write_hf_folder(const std::filesystem::path& path, const LlamaShape& shape, const Tokenizer& tokenizer,
@@ -32,14 +32,14 @@ Status write_hf_folder(const std::filesystem::path& path, const LlamaShape& shap
 // A folder whose tensors are exactly those of its config, checked by name, shape and dtype before anything is read.
 class HfFolder {
  public:
-  // The files are mapped and must not be truncated by others while this lives.
+  // The files are mapped and must not be truncated while this object exists.
   static Result<HfFolder> open(const std::filesystem::path& path);
 
   const HfConfig& config() const { return config_; }
-  // By a name of llama_tensors(config().shape), stored as F64, F32, F16 or BF16. The head of a tied model is its
-  // embedding. An error names the tensor, when it holds something that is not a finite float.
+  // Takes a name from llama_tensors(config().shape); the tensor is stored as F64, F32, F16 or BF16. The head of a tied
+  // model is its embedding. An error names a tensor that contains something other than finite floats.
   Result<std::vector<float>> values(const std::string& name) const;
-  // Of tokenizer.model; it may have fewer pieces than the model has tokens, never more.
+  // From tokenizer.model; it may have fewer pieces than the model has tokens, never more.
   Result<Tokenizer> tokenizer() const;
 
  private:

@@ -13,14 +13,14 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-// The index of a model with a thousand blocks has about a megabyte.
+// The index of a model with a thousand blocks has about one megabyte.
 constexpr size_t kMaxIndexBytes = size_t{4} << 20;
 constexpr size_t kMaxFiles = 10'000;
 
 constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
     {"float64", Dtype::kF64}, {"float32", Dtype::kF32}, {"float16", Dtype::kF16}, {"bfloat16", Dtype::kBf16}};
 
-// A value as it may stand in an error: one line, ASCII, not long. Lists and objects are not printed.
+// A short, one-line ASCII form of a value for error messages. Lists and objects are not printed.
 std::string shown_for_error(const Json& value) {
   if (value.is_structured()) return value.is_array() ? "a list" : "an object";
   return value.is_string() ? quoted_for_error(value.get_ref<const std::string&>()) : value.dump();
@@ -48,7 +48,7 @@ Result<T> value_as(const char* key, const Json& value) {
   return value.get<T>();
 }
 
-// The values of one JSON object in a file that somebody else wrote. A key that is null counts as absent.
+// The values of one JSON object in a foreign file. A key that is null counts as absent.
 class JsonFields {
  public:
   static Result<JsonFields> of(const Json& value) {
@@ -83,12 +83,12 @@ class JsonFields {
 
 Status check_architecture(const JsonFields& fields) {
   if (const auto type = TRY(fields.needed<std::string>("model_type")); type != "llama") {
-    return Error{fmt::format("model_type is {}, only \"llama\" is read", quoted_for_error(type))};
+    return Error{fmt::format("model_type is {}, needs \"llama\"", quoted_for_error(type))};
   }
   const Json* architectures = fields.find("architectures");
   if (architectures != nullptr && *architectures != Json::array({"LlamaForCausalLM"})) {
     const bool one = architectures->is_array() && architectures->size() == 1;
-    return Error{fmt::format("architectures is {}, only [\"LlamaForCausalLM\"] is read",
+    return Error{fmt::format("architectures is {}, needs [\"LlamaForCausalLM\"]",
                              one ? "[" + shown_for_error((*architectures)[0]) + "]" : shown_for_error(*architectures))};
   }
   if (const auto act = TRY(fields.maybe<std::string>("hidden_act")); act && *act != "silu") {
@@ -97,18 +97,18 @@ Status check_architecture(const JsonFields& fields) {
   return {};
 }
 
-// Refuses keys by which the same tensors would be another model.
+// Refuses keys that would make a different model from the same tensors.
 Status check_nothing_more(const JsonFields& fields) {
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     const auto bias = TRY(fields.maybe<bool>(key));
-    if (bias.value_or(false)) return Error{fmt::format("{} is true; only matrices without biases are read", key)};
+    if (bias.value_or(false)) return Error{fmt::format("{} is true; biases are not supported", key)};
   }
   if (const Json* window = fields.find("sliding_window")) {
-    return Error{fmt::format("sliding_window is {}; only attention to the whole context is read, needs null",
-                             shown_for_error(*window))};
+    return Error{
+        fmt::format("sliding_window is {}, needs null: attention covers the whole context", shown_for_error(*window))};
   }
   if (fields.find("quantization_config") != nullptr) {
-    return Error{"has a quantization_config; quantised tensors are not read, needs F32, F16 or BF16 ones"};
+    return Error{"has a quantization_config; needs F32, F16 or BF16 tensors"};
   }
   return {};
 }
@@ -116,18 +116,20 @@ Status check_nothing_more(const JsonFields& fields) {
 Status check_rotary_part(const JsonFields& fields) {
   const Json* part = fields.find("partial_rotary_factor");
   if (part == nullptr || *part == 1) return {};
-  return Error{fmt::format("partial_rotary_factor is {}, needs 1: heads are rotated whole", shown_for_error(*part))};
+  return Error{fmt::format("partial_rotary_factor is {}, needs 1: the whole head is rotated", shown_for_error(*part))};
 }
 
-// The base in "rope_scaling", or in "rope_parameters" as newer files call it. Refuses all but the plain rotation.
+// The base in "rope_scaling", or in "rope_parameters" as newer files call it. Refuses everything but the plain
+// rotation.
 Result<std::optional<double>> read_rope(const Json& object, bool needs_type) {
   const auto fields = TRY(JsonFields::of(object));
   auto type = TRY(fields.maybe<std::string>("rope_type"));
   if (!type) type = TRY(fields.maybe<std::string>("type"));
   if (type && *type != "default") {
-    return Error{fmt::format("rope_type is {}, only unscaled rotation (\"default\") is read", quoted_for_error(*type))};
+    return Error{
+        fmt::format("rope_type is {}, needs \"default\": scaled rotation is not supported", quoted_for_error(*type))};
   }
-  if (!type && needs_type) return Error{"has no rope_type, needs to be null or of rope_type \"default\""};
+  if (!type && needs_type) return Error{"has no rope_type, needs rope_type \"default\" or null"};
   TRY(check_rotary_part(fields));
   return fields.maybe<double>("rope_theta");
 }
@@ -141,7 +143,8 @@ Result<double> read_rope_base(const JsonFields& fields) {
     const auto other = read_rope(*object, /*needs_type=*/key == "rope_scaling");
     if (!other) return Error{fmt::format("{}: {}", key, other.error().message)};
     if (base && other.value() && *base != *other.value()) {
-      return Error{fmt::format("rope_theta is {} and {}.rope_theta {}; needs one of them", *base, key, *other.value())};
+      return Error{
+          fmt::format("rope_theta is {}, but {}.rope_theta is {}; needs only one value", *base, key, *other.value())};
     }
     if (other.value()) base = other.value();
   }
@@ -184,7 +187,7 @@ Result<HfConfig> read_config(const Json& json) {
   TRY(check_nothing_more(fields));
   config.bos = TRY(read_token("bos_token_id", fields.find("bos_token_id"), config.shape.vocab));
   const Json* eos = fields.find("eos_token_id");
-  // The first of several ends a text; the others end a turn of a chat.
+  // The first of several ends a text; the others end a turn in a chat.
   if (eos != nullptr && eos->is_array() && !eos->empty()) eos = &(*eos)[0];
   config.eos = TRY(read_token("eos_token_id", eos, config.shape.vocab));
   const auto tied = TRY(fields.maybe<bool>("tie_word_embeddings"));
@@ -197,7 +200,7 @@ Result<HfConfig> read_config(const Json& json) {
   return config;
 }
 
-// Nothing that leaves the folder or hides in it.
+// Refuses names that leave the folder or are hidden in it.
 bool is_plain_name(std::string_view name) {
   constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   return name.size() <= 200 && name.ends_with(".safetensors") && name.front() != '.' &&
@@ -219,17 +222,17 @@ Result<HfWeightMap> read_index(const Json& json) {
     files.emplace(tensor, file.get<std::string>());
   }
   if (distinct.size() > kMaxFiles) {
-    return Error{fmt::format("names {} files, at most {} are read", distinct.size(), kMaxFiles)};
+    return Error{fmt::format("names {} files, needs at most {}", distinct.size(), kMaxFiles)};
   }
   return files;
 }
 
-// What `read` makes of the JSON in `text`. Errors begin with `name`.
+// Parses `text` as JSON and calls `read` on it. Errors begin with `name`.
 template <class T>
 Result<T> parse_with(Result<T> (*read)(const Json&), std::string_view text, size_t max_bytes, std::string_view name) {
   const auto refuse = [name](std::string_view message) { return Error{fmt::format("{}: {}", name, message)}; };
   if (text.size() > max_bytes) {
-    return refuse(fmt::format("has {} bytes, at most {} are read", text.size(), max_bytes));
+    return refuse(fmt::format("has {} bytes, needs at most {}", text.size(), max_bytes));
   }
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return refuse("is not valid JSON");

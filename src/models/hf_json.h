@@ -1,6 +1,6 @@
-// The JSON files of a Hugging Face folder: config.json and model.safetensors.index.json, read from anybody's folder and
-// written into ours. Hostile input: what is read has sizes that can be multiplied without overflow, and describes the
-// plain LLaMA of llama.h and nothing else.
+// The JSON files of a Hugging Face folder: config.json and model.safetensors.index.json, read from foreign folders and
+// written into ours. The input may be hostile: accepted sizes can be multiplied without overflow, and describe nothing
+// but the plain LLaMA of llama_shape.h.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ struct HfConfig {
   std::optional<int64_t> bos;  // below vocab
   std::optional<int64_t> eos;  // the first one if the file lists several
   bool tied = false;           // the head is the embedding
-  // How the file says its values are stored; nothing if it does not say, or names something other than these four.
+  // The dtype that the file names; nothing if it names none, or one other than these four.
   std::optional<Dtype> dtype;  // F64, F32, F16 or BF16
 
   bool operator==(const HfConfig&) const = default;
 };
 
-// Ignores keys that change nothing about a plain LLaMA. Refuses a key that makes it another model, and says why. Errors
-// begin with `name`.
+// Ignores keys that do not matter for a plain LLaMA. Refuses a key that makes it a different model, and says why.
+// Errors begin with `name`.
 Result<HfConfig> parse_hf_config(std::string_view text, std::string_view name);
 
-// parse_hf_config() reads it back as the same, if check_llama_shape() accepts the shape.
+// parse_hf_config() reads it back unchanged if check_llama_shape() accepts the shape.
 std::string hf_config_text(const HfConfig& config);
 
 using HfWeightMap = std::map<std::string, std::string>;  // tensor -> file

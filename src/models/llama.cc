@@ -16,7 +16,7 @@
 namespace thinpipe {
 namespace {
 
-// "model.layers.3.mlp.up_proj.weight" is block 3's "mlp.up_proj"; -1 and the whole name for what is in no block.
+// "model.layers.3.mlp.up_proj.weight" is "mlp.up_proj" of block 3; -1 and the whole name if it is not in a block.
 std::pair<int64_t, std::string_view> split_name(std::string_view name, std::string_view front, std::string_view back) {
   if (!name.starts_with(front) || !name.ends_with(back)) return {-1, name};
   name.remove_prefix(front.size());
@@ -28,12 +28,12 @@ std::pair<int64_t, std::string_view> split_name(std::string_view name, std::stri
   return {block, name};
 }
 
-// A trained model as the matrices of the dense model it is, in float64.
+// A trained model as the matrices of the equivalent dense model, in float64.
 class Merged {
  public:
   explicit Merged(const ModelFiles& files) : files_(files), config_(files.config.model) {
     if (!config_.is_subspace()) return;
-    // As the model used it: rounded to the run's type.
+    // Rounded to the run's type, as the model used it.
     u_ = files.parameter("basis").take().to(storage_type(files.config.train.precision)).to(at::kDouble);
   }
 
@@ -84,8 +84,8 @@ at::Tensor plain_tensor(const Merged& merged, const LlamaShape& shape, const std
 
 void refuse(std::string_view what, std::string_view why) {
   throw UserError(
-      fmt::format("this model is not a plain LLaMA: {}; {}. Other programs have no name for it, so it can "
-                  "be used with thinpipe alone",
+      fmt::format("this model is not a plain LLaMA: {}; {}. Other programs do not support this, so the model can "
+                  "only be used with thinpipe",
                   what, why));
 }
 
@@ -117,7 +117,7 @@ class Importer {
     return {};
   }
 
-  // Everything of the blocks but the output projections that are to be projected.
+  // The blocks, except the output projections that are to be projected.
   Status take_blocks() {
     for (int64_t block = 0; block < shape_.blocks; ++block) {
       for (const char* name : {"attn_norm", "wqkv", "mlp_norm", "wgu"}) {
@@ -130,8 +130,8 @@ class Importer {
     return {};
   }
 
-  // The right singular vectors of all W_p, one below the other, are the eigenvectors of the sum of W_p^T W_p: (d, d)
-  // however many matrices there are, and only one of them in memory.
+  // The right singular vectors of all W_p, stacked, are the eigenvectors of the sum of W_p^T W_p. That is (d, d) for
+  // any number of matrices, and only one of them is in memory.
   Status project_outputs() {
     const auto doubles = at::TensorOptions().dtype(at::kDouble);
     auto gram = at::zeros({shape_.d, shape_.d}, doubles);
@@ -170,10 +170,10 @@ class Importer {
     const auto embedding = value.to(at::kDouble);
     const auto e = embedding.mm(imported_.basis).to(at::kFloat);
     imported_.parameters.emplace_back("embedding_coordinates", e);
-    // Uses E as it was rounded, so that the table makes up for the rounding.
+    // Uses the rounded E, so that the table compensates for the rounding.
     imported_.table = (embedding - e.to(at::kDouble).mm(imported_.basis.t())).to(at::kFloat);
     if (model_.subspace.anchors == Anchors::kStage) {
-      // A group's own table starts as the shared one.
+      // The table of a group starts as the shared one.
       for (const auto& group : anchor_groups(model_, whole_model(model_))) {
         imported_.parameters.emplace_back(fmt::format("anchors.{}", group.number), imported_.table);
       }
@@ -196,11 +196,11 @@ LlamaShape plain_shape(const RunConfig& config) {
   }
   if (model.qk_norm) refuse("model.qk_norm = true", "a LLaMA does not normalise queries and keys");
   if (model.is_subspace() && model.subspace.norm == NormForm::kSplit) {
-    refuse("subspace.norm = \"split\"", "a LLaMA normalises the stream as a whole, as norm = \"joint\" does");
+    refuse("subspace.norm = \"split\"", "a LLaMA normalises the whole stream, like norm = \"joint\"");
   }
   if (model.is_subspace() && model.subspace.anchors == Anchors::kStage) {
     refuse("subspace.anchors = \"stage\"",
-           "a LLaMA adds a token's row once, at the embedding, as anchors = \"fixed\" does");
+           "a LLaMA adds a token's row only once, at the embedding, like anchors = \"fixed\"");
   }
   return {config.data.vocab,    model.d,         model.blocks,  model.heads, model.kv_heads, model.mlp_width,
           config.train.seq_len, model.rope_base, model.norm_eps};

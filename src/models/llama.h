@@ -1,6 +1,6 @@
-// Between our models and a plain LLaMA. Out: a subspace model with fixed anchors and the joint norm IS one, once merged
-// (METHOD 1): embedding = T_fixed + E U^T, o_proj = A1 U^T, down_proj = A2 U^T. In: a plain LLaMA is our dense model,
-// with other names and its matrices transposed.
+// Conversion between our models and a plain LLaMA. Export: a subspace model with fixed anchors and the joint norm is a
+// plain LLaMA once it is merged (METHOD 1): embedding = T_fixed + E U^T, o_proj = A1 U^T, down_proj = A2 U^T. Import: a
+// plain LLaMA is our dense model, with other names and transposed matrices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,12 +17,12 @@
 
 namespace thinpipe {
 
-// Throws UserError for what a plain LLaMA does not have: sinusoidal positions, a norm of q and k, the split norm,
-// trainable anchors.
+// Throws UserError for features that a plain LLaMA does not have: sinusoidal positions, a norm of q and k, the split
+// norm, trainable anchors.
 LlamaShape plain_shape(const RunConfig& config);
 
-// The merged model's values, computed in float64 and rounded once. `files` must outlive what is returned. Throws as
-// plain_shape() does.
+// The values of the merged model, computed in float64 and rounded once. `files` must outlive the result. Throws like
+// plain_shape().
 LlamaValues plain_values(const ModelFiles& files);
 
 // The [model] section of such a LLaMA as a dense model.
@@ -30,7 +30,7 @@ ModelConfig dense_model_of(const LlamaShape& shape);
 // A parameter of that dense model, by its name in docs/model.md; float32.
 Result<at::Tensor> dense_parameter(const LlamaShape& shape, const LlamaValues& values, const std::string& name);
 
-// What the subspace keeps of a block's output projection: ||W_p U||^2 / ||W_p||^2.
+// The part of a block's output projection that the subspace keeps: ||W_p U||^2 / ||W_p||^2.
 struct KeptEnergy {
   std::string name;  // "blocks.2.wp1"
   double kept;
@@ -41,13 +41,13 @@ struct ImportedModel {
   at::Tensor basis;                                            // (d, k) float64; undefined in a dense model
   at::Tensor table;                                            // (V, d) float32; undefined in a dense model
   double energy_lost = 0;           // of all projected matrices together: 1 - sum ||W_p U||^2 / sum ||W_p||^2
-  std::vector<KeptEnergy> outputs;  // of each
+  std::vector<KeptEnergy> outputs;  // per matrix
 };
 
-// Takes a plain LLaMA as the first weights of a run. A dense model takes it as it is. A subspace model projects the
-// output projections on the k directions that hold most of all of them together, which loses something; the part of
-// the embedding outside becomes the frozen table, which loses nothing (METHOD 1). `model`: dense_model_of(shape), or a
-// subspace model of the same sizes with norm = "joint". Returns the errors of `values`.
+// Converts a plain LLaMA to the initial weights of a run. A dense model takes the values unchanged. A subspace model
+// projects the output projections onto the k directions that hold most of all of them together, which loses a part; the
+// rest of the embedding becomes the frozen table, so the embedding loses nothing (METHOD 1). `model`:
+// dense_model_of(shape), or a subspace model of the same sizes with norm = "joint". Returns the errors of `values`.
 Result<ImportedModel> import_llama(const LlamaShape& shape, const LlamaValues& values, const ModelConfig& model);
 
 }  // namespace thinpipe

@@ -5,7 +5,7 @@
 namespace thinpipe {
 namespace {
 
-// As a 32-bit float, which GGUF uses, these are neither infinite nor zero.
+// As 32-bit floats, which GGUF uses, these are neither infinite nor zero.
 constexpr double kMaxRopeBase = 1e30;
 constexpr double kLeastNormEps = 1e-30;
 
@@ -30,7 +30,7 @@ Status check_llama_shape(const LlamaShape& shape) {
     return Error{fmt::format("{} is {}, needs a whole number from 1 to {}", key, value, most)};
   }
   if (shape.d % shape.heads != 0 || shape.head_dim() % 2 != 0) {
-    return Error{fmt::format("hidden_size {} does not make {} heads of an even width", shape.d, shape.heads)};
+    return Error{fmt::format("hidden_size {} cannot be divided into {} heads of an even width", shape.d, shape.heads)};
   }
   if (shape.heads % shape.kv_heads != 0) {
     return Error{
@@ -52,7 +52,7 @@ Status check_llama(const LlamaShape& shape, const Tokenizer& tokenizer) {
   }
   if (tokenizer.vocab() <= shape.vocab) return {};
   return Error{
-      fmt::format("the tokenizer has {} pieces, but the model only {} tokens", tokenizer.vocab(), shape.vocab)};
+      fmt::format("the tokenizer has {} pieces, but the model has only {} tokens", tokenizer.vocab(), shape.vocab)};
 }
 
 std::vector<LlamaTensor> llama_tensors(const LlamaShape& shape) {

@@ -1,6 +1,6 @@
 // A plain LLaMA as other programs know it: its sizes, the names and shapes of its tensors (Hugging Face's, matrices
-// (out, in)), and its values, one tensor at a time. The writers of Hugging Face folders and GGUF files take it from
-// here; the reader of such folders returns it. Needs no tensor library.
+// (out, in)), and its values, one tensor at a time. The writers of Hugging Face folders and GGUF files take this form;
+// the reader of such folders returns it. Needs no tensor library.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ struct LlamaShape {
   bool operator==(const LlamaShape&) const = default;
 };
 
-// Limits of what is read and written. With them every tensor and the whole model have fewer than 2^62 bytes.
+// Limits for reading and writing. With them, every tensor and the whole model have fewer than 2^62 bytes.
 constexpr int64_t kMaxLlamaVocab = int64_t{1} << 24;
 constexpr int64_t kMaxLlamaWidth = int64_t{1} << 20;
 constexpr int64_t kMaxLlamaMlpWidth = int64_t{1} << 24;
 constexpr int64_t kMaxLlamaBlocks = 4096;
 constexpr int64_t kMaxLlamaContext = (int64_t{1} << 31) - 1;
 
-// Whether such a model can exist and a file can describe it. Errors use the keys of config.json.
+// Whether such a model is possible and a file can describe it. Errors use the keys of config.json.
 Status check_llama_shape(const LlamaShape& shape);
-// What every writer checks first: the shape, and that the tokenizer has no more pieces than the model has tokens.
+// Checked by every writer first: the shape, and that the tokenizer has no more pieces than the model has tokens.
 Status check_llama(const LlamaShape& shape, const Tokenizer& tokenizer);
 
 struct LlamaTensor {
@@ -48,8 +48,8 @@ struct LlamaTensor {
 // Every tensor of LlamaForCausalLM with an untied head, in the order of the model: embedding, blocks, norm, head.
 std::vector<LlamaTensor> llama_tensors(const LlamaShape& shape);
 
-// A tensor's values, row-major, by its name in llama_tensors(). Called once per tensor, so that only one need be in
-// memory.
+// Returns a tensor's values, row-major, by its name in llama_tensors(). Called once per tensor, so that only one must
+// be in memory.
 using LlamaValues = std::function<Result<std::vector<float>>(const std::string& name)>;
 
 }  // namespace thinpipe

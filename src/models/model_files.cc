@@ -21,7 +21,7 @@ namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
-// Files that hold a model's parameters, each under `prefix` + its name.
+// Files with a model's parameters, each named `prefix` + its name.
 struct WeightFiles {
   std::vector<SafetensorsFile> files;
   std::string prefix;
@@ -57,7 +57,7 @@ struct OpenCheckpoint {
   WeightFiles weights;
 };
 
-// The run may be training on: a checkpoint that is gone before it is open has made room for a newer one.
+// The run may still be training: a checkpoint that disappears before it is opened was replaced by a newer one.
 OpenCheckpoint open_newest_checkpoint(const fs::path& run_folder) {
   for (auto checkpoint = newest_checkpoint(run_folder).take();;) {
     auto weights = checkpoint_files(checkpoint);
@@ -72,7 +72,7 @@ OpenCheckpoint open_checkpoint_of_step(const fs::path& run_folder, int64_t step,
   return {step, checkpoint_files(checkpoint_of_step(run_folder, step, generation).take()).take()};
 }
 
-// A run keeps its tokenizer beside its config; one made before it did has it in the prepared corpus.
+// A run keeps its tokenizer beside its config; for older runs it is in the prepared corpus.
 Tokenizer tokenizer_of(const fs::path& run_folder, const RunConfig& config) {
   std::error_code ignored;
   const auto kept = run_folder / "tokenizer.model";
@@ -114,7 +114,7 @@ ModelFiles open_run(const fs::path& run_folder, std::optional<int64_t> step, std
 }
 
 ModelFiles open_hf_folder(const fs::path& folder) {
-  // Kept alive by the lookup, which reads from it.
+  // The lookup reads from it and keeps it alive.
   const auto opened = std::make_shared<HfFolder>(HfFolder::open(folder).take());
   const auto shape = opened->config().shape;
   RunConfig config;
@@ -123,7 +123,7 @@ ModelFiles open_hf_folder(const fs::path& folder) {
   config.train.seq_len = shape.context;
   config.pipeline.stages = 1;
   config.boundary.pack = Pack::kFp32;
-  // It may have fewer pieces than the model has tokens: the others are padding, which no text is cut into.
+  // It may have fewer pieces than the model has tokens: the others are padding that never occurs in text.
   auto tokenizer = opened->tokenizer().take();
   const LlamaValues values = [opened](const std::string& wanted) { return opened->values(wanted); };
   return {fmt::format("Hugging Face folder {}", folder.string()), std::move(config), std::nullopt, std::move(tokenizer),

@@ -9,7 +9,7 @@
 namespace thinpipe {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers are stored as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are copied from memory without conversion");
 
 constexpr uint32_t kSign = 0x80000000;
 constexpr uint32_t kInfinity = 0x7f800000;
@@ -50,7 +50,7 @@ uint16_t to_f16(float value) {
   constexpr uint32_t kSmallestNormal = std::bit_cast<uint32_t>(0x1p-14F);
   if (bits >= kTooLarge) return sign | (bits > kInfinity ? 0x7e00 : 0x7c00);
   if (bits < kSmallestNormal) {
-    // The last place of a float between 0.5 and 1 is that of a subnormal half: the addition rounds.
+    // The last place of a float between 0.5 and 1 equals that of a subnormal half: the addition rounds.
     const float shifted = std::bit_cast<float>(bits) + 0.5F;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5F)));
   }
@@ -125,8 +125,8 @@ Result<std::string> q8_blocks(std::span<const float> values) {
     }
     bytes += static_cast<char>(stored & 0xff);
     bytes += static_cast<char>(stored >> 8);
-    // Divides by the scale before it was rounded, as llama.cpp's own quantiser does, so that both write the same file.
-    // A scale without an inverse is zero as a 16-bit float, and so are the values.
+    // Divides by the scale before rounding it, as llama.cpp's own quantiser does, so that both write the same file. A
+    // scale without an inverse is zero as a 16-bit float, and so are the values.
     const float inverse = std::isfinite(1 / scale) ? 1 / scale : 0;
     for (size_t i = first; i < first + kBlock; ++i) {
       const float quotient = std::clamp(std::round(values[i] * inverse), -127.0F, 127.0F);

@@ -8,7 +8,7 @@
 namespace thinpipe {
 namespace {
 
-// Both rules are one recurrence; they differ in what a second moment belongs to: an element, or a row (METHOD 2).
+// Both rules are the same recurrence. They differ in the second moment: one per element, or one per row (METHOD 2).
 class Adamw final : public UpdateRule {
  public:
   Adamw(Parameter& parameter, const OptimConfig& config, bool per_row)
@@ -38,7 +38,7 @@ class Adamw final : public UpdateRule {
 
   void change_over(const at::Tensor& q) override {
     m_.copy_(m_.mm(q));
-    if (!per_row_) v_.copy_(v_.mm(q.square()));  // a row's norm does not turn
+    if (!per_row_) v_.copy_(v_.mm(q.square()));  // the norm of a row does not change
   }
 
   std::vector<std::pair<std::string, at::Tensor>> state() override { return {{"m", m_}, {"v", v_}}; }
@@ -48,7 +48,7 @@ class Adamw final : public UpdateRule {
   OptimConfig config_;
   bool per_row_;
   at::Tensor m_;
-  at::Tensor v_;  // as the parameter, or (rows, 1)
+  at::Tensor v_;  // the parameter's shape, or (rows, 1)
 };
 
 }  // namespace

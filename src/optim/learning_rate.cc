@@ -19,7 +19,7 @@ double learning_rate_factor(const OptimConfig& config, int64_t step, int64_t tot
     case LrSchedule::kCosine:
       return fall_to_floor(0.5 - 0.5 * std::cos(std::numbers::pi * done));
     case LrSchedule::kWsd: {
-      // Stable until the last decay_fraction of the whole run, then straight down.
+      // Constant until the last decay_fraction of the run, then linear.
       const double decay_steps = std::max(1.0, config.decay_fraction * static_cast<double>(total_steps));
       const double into_decay = static_cast<double>(step + 1) - (static_cast<double>(total_steps) - decay_steps);
       return fall_to_floor(std::clamp(into_decay / decay_steps, 0.0, 1.0));

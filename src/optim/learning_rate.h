@@ -1,4 +1,4 @@
-// The learning rate's course over a run, as a factor of its peak: linear warm-up, then the schedule.
+// The learning rate over a run, as a factor of its peak: linear warm-up, then the schedule.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace thinpipe {
 
-// step counts from 0 and total_steps is the run's length; pure.
+// A pure function. step counts from 0; total_steps is the length of the run.
 double learning_rate_factor(const OptimConfig& config, int64_t step, int64_t total_steps);
 
 }  // namespace thinpipe

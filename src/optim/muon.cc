@@ -1,4 +1,4 @@
-// Muon: the momentum of a matrix, orthogonalised by Newton-Schulz iterations, each block of columns for itself.
+// Muon: the momentum of a matrix, orthogonalised by Newton-Schulz iterations for each block of columns separately.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class Muon final : public UpdateRule {
 }  // namespace
 
 at::Tensor newton_schulz(const at::Tensor& matrix) {
-  // The quintic's coefficients are those of the Muon paper: steepest at 0, so that small singular values rise fastest.
+  // The coefficients of the Muon paper: the quintic is steepest at 0, so that small singular values grow fastest.
   constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
   const bool tall = matrix.size(0) > matrix.size(1);
   auto x = tall ? matrix.t() : matrix;

@@ -1,6 +1,5 @@
-// The optimiser of one stage: a rule per parameter, the learning rate's schedule, and the two halves of exact
-// global-norm clipping - this stage's share of the squared norm, and an update that takes the factor computed from all
-// shares.
+// The optimizer of one stage: a rule per parameter, the learning rate schedule, and the two halves of exact global-norm
+// clipping: this stage's part of the squared norm, and an update that takes the factor computed from all parts.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +13,22 @@
 
 namespace thinpipe {
 
-// What every gradient is multiplied with so that the norm of all of them is at most `clip` (0: never clip).
+// The factor on every gradient that brings the norm of all of them to at most `clip` (0: no clipping).
 double clip_factor(double squared_norm, double clip);
 
 class Optimizer {
  public:
-  // `parameters` must outlive it.
+  // `parameters` must outlive the optimizer.
   Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters);
 
-  // Sum of the squares of this stage's gradients, in double, parameters in order.
+  // The sum of squares of this stage's gradients, in double, in the order of the parameters.
   double squared_norm() const;
-  // Applies the update of step `step` (from 0; some before it may have been skipped) and leaves the gradients alone.
+  // Applies the update of step `step` (from 0; earlier steps may have been skipped). Does not change the gradients.
   void apply(int64_t step, double grad_factor);
-  // After the stage's change_over, with the Q it returned.
+  // Call it after the stage's change_over, with the Q that this returned.
   void change_over(const at::Tensor& q);
 
-  // Every moment, to be saved and restored in place.
+  // All moments, to be saved, and restored in place.
   struct Moment {
     const Parameter* parameter;
     std::string name;  // "m"

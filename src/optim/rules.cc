@@ -12,8 +12,8 @@ Rates with_decay(double lr, const OptimConfig& config, const ParameterSpec& spec
   return {lr, spec.kind == ParameterKind::kGain ? 0.0 : lr * config.weight_decay};
 }
 
-// Per-coordinate moments move a row by lr sqrt(k) where lr sqrt(d) is meant (METHOD 2). Decay is of the weight itself,
-// whose size the choice of coordinates does not change, and goes by the rate as it was meant.
+// With moments per coordinate a row moves by lr sqrt(k), but should move by lr sqrt(d) (METHOD 2). Decay uses the
+// original rate: it acts on the weight itself, whose size does not depend on the choice of coordinates.
 Rates of_coordinates(Rates rates, const ParameterSpec& spec) {
   if (spec.is_coordinates()) {
     rates.lr *= std::sqrt(static_cast<double>(spec.full_width) / static_cast<double>(spec.columns()));
@@ -56,7 +56,7 @@ std::span<const RuleKind> rules_of(OptimizerKind kind) {
     case OptimizerKind::kMuon:
       return kMuon;
   }
-  TP_CHECK(false, "no optimizer {}", static_cast<int>(kind));
+  TP_CHECK(false, "unknown optimizer {}", static_cast<int>(kind));
 }
 
 const RuleKind& rule_for(OptimizerKind kind, const ParameterSpec& spec) {

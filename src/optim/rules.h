@@ -1,6 +1,6 @@
-// The update rules, one parameter each, and the table of them: which rule takes a parameter, at which rate, and how
-// much it keeps. Another optimiser is another file and its rows in rules.cc. A rule owns the parameter's moments; the
-// tensor types are the parameter's.
+// The update rules, each for one parameter, and the table of rules: which rule updates a parameter, with which rates,
+// and how much state it keeps. A new optimizer is a new file and its rows in rules.cc. A rule owns the parameter's
+// moments, which have the parameter's type.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,32 +18,32 @@
 
 namespace thinpipe {
 
-// Learning rate and weight decay of a parameter in one step: a weight loses the share `decay` of itself.
+// Learning rate and weight decay of a parameter in one step: a weight w loses decay * w.
 struct Rates {
   double lr;
   double decay;
 };
 
 struct UpdateStep {
-  // Number of the step, from 1, for the bias correction. Skipped steps count, though they leave the moments as they
-  // are: so no counter has to be kept beside the run's own.
+  // Number of the step, from 1, for the bias correction. Skipped steps count too, although they do not change the
+  // moments: so the run's own step number is enough.
   int64_t count;
-  Rates rates;         // schedule applied
-  double grad_factor;  // what clipping multiplies every gradient with
+  Rates rates;         // after the schedule
+  double grad_factor;  // the factor of clipping
 };
 
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
   virtual void update(const UpdateStep& step) = 0;
-  // The basis changed: first moments turn with the coordinates, M <- M Q; per-coordinate second moments by the squares
-  // of Q's entries (METHOD 3). Only for parameters that are coordinates.
+  // The basis changed: first moments change like the coordinates, M <- M Q; per-coordinate second moments by the
+  // squares of Q's entries (METHOD 3). Only for parameters that are coordinates.
   virtual void change_over(const at::Tensor& q) = 0;
-  // Moments by name ("m", "v"), to be saved and restored in place.
+  // Moments by name ("m", "v"), to be saved, and restored in place.
   virtual std::vector<std::pair<std::string, at::Tensor>> state() = 0;
 };
 
-// In numbers of the parameter's type: what state() holds, and what an update takes beside it for a moment.
+// In numbers of the parameter's type: the size of state(), and the temporary memory of an update.
 struct StateSize {
   double kept;
   double used;
@@ -57,9 +57,9 @@ struct RuleKind {
   std::unique_ptr<UpdateRule> (*make)(Parameter& parameter, const OptimConfig& config);
 };
 
-// The rules of an optimiser in the order in which they are asked; the last takes everything.
+// The rules of an optimizer in the order in which they are tried; the last one takes every parameter.
 std::span<const RuleKind> rules_of(OptimizerKind kind);
-// The first of them that takes the parameter.
+// The first of them that takes this parameter.
 const RuleKind& rule_for(OptimizerKind kind, const ParameterSpec& spec);
 
 // AdamW (Loshchilov & Hutter): per-element moments, bias correction by the step's number, decoupled decay.
@@ -71,12 +71,12 @@ StateSize adamw_size(const ParameterSpec& spec);
 std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config);
 StateSize row_adamw_size(const ParameterSpec& spec);
 
-// Muon (Jordan et al.): Nesterov momentum, orthogonalised by five Newton-Schulz steps, each column block by itself,
-// times sqrt(max(1, out / in)), for coordinates with out = d: NS(Y U^T) = NS(Y) U^T; decoupled decay.
+// Muon (Jordan et al.): Nesterov momentum, orthogonalised by five Newton-Schulz steps for each column block separately,
+// times sqrt(max(1, out / in)); for coordinates out = d, because NS(Y U^T) = NS(Y) U^T. Decoupled decay.
 std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config);
 StateSize muon_size(const ParameterSpec& spec);
 
-// The orthogonal factor of `matrix`, roughly: singular values are driven into about [0.7, 1.2].
+// Approximates the orthogonal factor of `matrix`: singular values are driven into about [0.7, 1.2].
 at::Tensor newton_schulz(const at::Tensor& matrix);
 
 }  // namespace thinpipe

@@ -1,4 +1,4 @@
-// Token shards to microbatches: which samples a step's microbatch holds follows from its numbers alone.
+// Token shards to microbatches: the numbers of a step and a microbatch decide which samples it holds.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace thinpipe {
 // Sequences of T + 1 ids, one after another, as a batch.
 TokenBatch token_batch(std::span<const int32_t> ids, int64_t seq_len);
 
-// Where a first stage gets its tokens: from its own copy of the corpus, or from the coordinator's.
+// Where the first stage gets its tokens: from its own copy of the corpus, or from the coordinator.
 class Batches {
  public:
   virtual ~Batches() = default;

@@ -21,7 +21,7 @@
 namespace thinpipe {
 namespace {
 
-// One run, one epoch: nothing is ever aborted in here.
+// There is one run with one epoch: nothing is ever aborted here.
 constexpr uint64_t kEpoch = 1;
 
 }  // namespace
@@ -43,9 +43,8 @@ InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Bat
 
 InProcessPipeline::~InProcessPipeline() = default;
 
-// What work(worker) gives for every stage. The last stage runs on this thread and the others on threads of their own,
-// made for the purpose; a pipeline of one stage so keeps one OpenMP pool. The first stage to fail wins: its reason is
-// the one that everybody has.
+// Returns work(worker) of every stage. The last stage runs on this thread, the others on new threads; so a pipeline of
+// one stage keeps a single OpenMP pool. The first stage to fail decides the reason that all get.
 template <class Work>
 auto InProcessPipeline::on_all_stages(const Work& work) {
   using Outcome = std::invoke_result_t<Work, StageWorker&>;
@@ -79,7 +78,7 @@ auto InProcessPipeline::on_all_stages(const Work& work) {
   return outcomes;
 }
 
-// Ends every wait for a message or for room.
+// Ends every wait for a message or for free space.
 void InProcessPipeline::end_all(const std::string& reason) {
   for (auto* links : {&down_, &up_}) {
     for (auto& link : *links) {
@@ -109,7 +108,7 @@ double InProcessPipeline::validate(int64_t windows) {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> InProcessPipeline::weights() const {
-  // In the model's order, as a file made of a checkpoint has them, whatever the cuts.
+  // In the model's order for any cuts, like a file made from a checkpoint.
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& spec : model_spec(config_.model, 1, whole_model(config_.model))) {
     for (const auto& worker : workers_) {

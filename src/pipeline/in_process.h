@@ -1,5 +1,5 @@
-// Training with every stage on a thread of this process, joined by in-memory links: the coordinator's loop, metrics as
-// it goes, validation loss at the end. The stages run the very code that runs over a network.
+// Trains with every stage on a thread of this process, connected by in-memory links. Does the coordinator's work,
+// writes metrics, and computes the validation loss at the end. The stages run the same code as over a network.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,22 +26,22 @@ struct StepResult : CommitRow {
   std::vector<control::Ready> stages;
 };
 
-// The stages and their links. Every call below runs all stages at once and returns when all are done; it sets the
-// number of compute threads of the calling thread, which runs the last stage. A stage that fails ends the others with
-// its reason, and the pipeline with them: UserError("stage 2: ...") for what a link, a peer or the token source did,
-// the stage's own exception as it was.
+// The stages and their links. Every call below runs all stages in parallel and returns when all are done; it sets the
+// number of compute threads of the calling thread, which runs the last stage. If a stage fails, it ends the others and
+// the pipeline: throws UserError("stage 2: ...") for errors of a link, a peer or the token source, and rethrows the
+// stage's own exceptions.
 class InProcessPipeline {
  public:
-  // table: T_fixed where the config names one (Stage). Throws UserError when the config asks for what cannot be.
+  // table: T_fixed if the config names one (Stage). Throws UserError if the config cannot be run.
   InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table = {});
   ~InProcessPipeline();
 
-  // Runs the step and commits it, or skips it where it is not finite.
+  // Runs and commits the step, or skips it if it is not finite.
   StepResult step(int64_t number);
   // Mean loss over the first `windows` validation windows.
   double validate(int64_t windows);
 
-  // The stages' weights and what a model of theirs has of them. Names are unique.
+  // The weights of all stages, and the basis of a subspace model. Names are unique.
   std::vector<std::pair<std::string, at::Tensor>> weights() const;
   int64_t parameter_count() const;
   // The stage's state may be read and restored.
@@ -53,19 +53,19 @@ class InProcessPipeline {
   void end_all(const std::string& reason);
 
   RunConfig config_;
-  std::vector<std::unique_ptr<PacketLink>> down_, up_;  // per cut: the earlier stage's end, the later one's
+  std::vector<std::unique_ptr<PacketLink>> down_, up_;  // per cut: the end of the earlier stage, that of the later one
   std::vector<std::unique_ptr<StageWorker>> workers_;
 };
 
 struct TrainingResult {
   int64_t steps = 0;
-  double final_loss = 0;       // training, the last step's
+  double final_loss = 0;       // training loss of the last step
   double validation_loss = 0;  // mean over the whole validation split, nats per token
   int64_t parameters = 0;
 };
 
-// Runs the config to its end, or throws UserError (a full disk, a loss that stays non-finite). Writes
-// model.safetensors into the run folder when it is done.
+// Runs the config to its end, or throws UserError (a full disk, a loss that stays non-finite). Then writes
+// model.safetensors into the run folder.
 TrainingResult train_in_process(const RunConfig& config, int64_t vocab, CorpusBatches& batches, RunFolder& folder,
                                 Progress& progress, const Clock& clock);
 

@@ -23,7 +23,7 @@ std::string Progress::line(const StepReport& report) const {
     link = fmt::format("  {:.1f} bytes/token ({:.1f}x below fp32)", per_token,
                        8.0 * static_cast<double>(plan_.d) / per_token);
     if (plan_.rate_bits_per_s > 0) {
-      // Both directions share the bytes, each has the rate.
+      // The bytes are of both directions, the rate is of each.
       const double use = per_token / 2 * 8 * rate / static_cast<double>(plan_.rate_bits_per_s);
       link += fmt::format("  link {:.1f}% used", 100 * use);
     }

@@ -1,4 +1,4 @@
-// What a person sees while a run goes on: one line, rewritten in place on a terminal, printed now and then elsewhere.
+// The progress line of a run: rewritten in place on a terminal, printed every few seconds elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace thinpipe {
 
 struct StepReport {
-  int64_t step;  // finished steps, from 1
+  int64_t step;  // number of finished steps
   double loss;   // mean over the step's tokens, in nats
   int64_t tokens;
   uint64_t bytes = 0;  // over all cuts, both directions
@@ -20,19 +20,19 @@ struct StepReport {
 struct ProgressPlan {
   int64_t total_steps;
   int64_t cuts = 0;              // 0: nothing crosses a link
-  int64_t d = 0;                 // what fp32 would send per token, cut and direction is 4d
-  int64_t first_step = 0;        // done before this began
-  uint64_t rate_bits_per_s = 0;  // of a cut and direction; 0: not limited, its use is not shown
+  int64_t d = 0;                 // fp32 would send 4d bytes per token, cut and direction
+  int64_t first_step = 0;        // steps done before this process started
+  uint64_t rate_bits_per_s = 0;  // per cut and direction; 0: unlimited, its use is not shown
 };
 
 class Progress {
  public:
-  // Writes to `out`; `live` when it is a terminal. The clock must outlive it.
+  // Writes to `out`; pass `live` if it is a terminal. The clock must outlive this object.
   Progress(ProgressPlan plan, std::FILE* out, bool live, const Clock& clock);
   ~Progress() { out_.end(); }
 
   void step(const StepReport& report);
-  // A line of its own, above the live one.
+  // Prints a permanent line above the live one.
   void note(const std::string& line) { out_.note(line); }
 
   // The line for this report: step, loss, tokens/s, bytes per token and cut (both ways), time left. Public for tests.

@@ -1,4 +1,4 @@
-// Replicas of a stage: machines that hold the same blocks and train on different microbatches of a step. So far every
+// Replicas of a stage: machines that hold the same blocks and train on different microbatches of a step. Today every
 // stage has one.
 #pragma once
 
@@ -15,11 +15,11 @@ namespace thinpipe {
 class Replicas {
  public:
   virtual ~Replicas() = default;
-  // Each gradient becomes the sum over the replicas, added in their order: the same bits on all of them.
+  // Replaces each gradient by the sum over the replicas, added in their order, so that all have the same bits.
   virtual Status sum(uint64_t epoch, int64_t step, std::span<at::Tensor> gradients) = 0;
 };
 
-// One replica: a sum is what is there already.
+// One replica: the sum is the gradient itself.
 std::unique_ptr<Replicas> alone();
 
 }  // namespace thinpipe

@@ -21,7 +21,7 @@ Status keep(const fs::path& path, const std::string& bytes) {
   return write_file_atomically(path, bytes);
 }
 
-// Nothing for a run that was begun before it was kept.
+// Empty for a run that was started before the id was saved.
 std::optional<std::string> kept_id(const fs::path& run_folder) {
   const auto text = read_file(run_folder / "corpus_id");
   if (!text || text.value().size() < kIdLength) return std::nullopt;
@@ -53,7 +53,7 @@ PreparedCorpus corpus_of_run(const fs::path& run_folder, const DataConfig& data,
                              const PrepareProgress& progress) {
   if (const auto id = kept_id(run_folder); id && !source_is_there(data)) {
     if (auto corpus = prepared_with_id(*id, cache_root)) {
-      log_info("data.corpus = \"{}\" is not here; the run's text was prepared in {}", data.corpus,
+      log_info("data.corpus = \"{}\" was not found; using the prepared corpus in {}", data.corpus,
                corpus->folder.string());
       return std::move(*corpus);
     }
@@ -61,8 +61,8 @@ PreparedCorpus corpus_of_run(const fs::path& run_folder, const DataConfig& data,
   auto corpus = prepare_corpus(data, cache_root, progress);
   if (!is_the_runs(run_folder, corpus)) {
     throw UserError(
-        fmt::format("data.corpus = \"{}\": is not the text this run began with; put that back, or name a "
-                    "text by itself where the command takes one",
+        fmt::format("data.corpus = \"{}\": is not the text that this run started with; restore it, or "
+                    "give a text where the command takes one",
                     data.corpus));
   }
   return corpus;

@@ -1,4 +1,4 @@
-// The corpus a run began with: what its folder keeps of it, and finding it again, whether or not the source is still
+// The corpus of a run: what the run's folder stores about it, and how to find it again, even if the source is no longer
 // where the config says.
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace thinpipe {
 
-// tokenizer.model, so that what was trained can be used where the corpus is not, and corpus_id. Leaves what is there.
+// Saves tokenizer.model, so that the model can be used without the corpus, and corpus_id. Keeps existing files.
 Status keep_corpus(const std::filesystem::path& run_folder, const PreparedCorpus& corpus);
 
-// Prepared from its source, or, where that cannot be found (another machine or working directory), the copy under
-// cache_root/prepared/ that has the run's corpus id. Throws UserError, also when the source is another text by now.
+// Prepares the corpus from its source. If the source cannot be found (another machine or working directory), uses the
+// copy under cache_root/prepared/ with the run's corpus id. Throws UserError, also if the source has changed.
 PreparedCorpus corpus_of_run(const std::filesystem::path& run_folder, const DataConfig& data,
                              const std::filesystem::path& cache_root, const PrepareProgress& progress = {});
 

@@ -16,7 +16,7 @@
 namespace thinpipe {
 namespace {
 
-// runs/2026-01-31-17-05-09, with -2, -3... when several start within a second. Creating it claims it.
+// runs/2026-01-31-17-05-09, with -2, -3... if several start in the same second. Creating the folder claims the name.
 Result<std::filesystem::path> claim_new_folder() {
   const auto runs = data_dir() / "runs";
   TRY(make_directories(runs));
@@ -27,7 +27,7 @@ Result<std::filesystem::path> claim_new_folder() {
     if (std::filesystem::create_directory(path, code)) return path;
     if (code) return Error{fmt::format("cannot create folder {}: {}", path.string(), code.message())};
   }
-  return Error{fmt::format("cannot name a new run in {}", runs.string())};
+  return Error{fmt::format("cannot find a new name for a run in {}", runs.string())};
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const Run
   run.path_ = TRY(create_run_folder(path, config));
   if (new_folder) run.made_.push_back(run.path_);
   run.made_.push_back(run.path_ / "config.toml");
-  if (new_tokenizer) run.made_.push_back(run.path_ / "tokenizer.model");  // by keep_corpus, later
+  if (new_tokenizer) run.made_.push_back(run.path_ / "tokenizer.model");  // made later by keep_corpus
   if (new_id) run.made_.push_back(run.path_ / "corpus_id");
   for (auto* log : {&run.metrics_, &run.timing_}) {
     const auto file = run.path_ / (log == &run.metrics_ ? "metrics.jsonl" : "timing.jsonl");

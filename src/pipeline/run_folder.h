@@ -1,5 +1,5 @@
-// What a run leaves behind: config.toml as used, metrics.jsonl and timing.jsonl (one JSON object a line; the first is
-// the same for the same run, the second never is), the final weights.
+// The files of a run: config.toml as used, metrics.jsonl and timing.jsonl (one JSON object per line; the first is equal
+// for equal runs, the second never is), the final weights.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace thinpipe {
 
-// A file that only grows, by whole lines. A line that does not fit on the disk is taken back, so that what is there
-// always parses.
+// A file that only grows, by whole lines. A line that does not fit on the disk is removed, so that the file always
+// parses.
 class LineLog {
  public:
   static Result<LineLog> create(const std::filesystem::path& path);
-  // Replaces what is there by these lines in one move, and goes on behind them.
+  // Replaces the contents by these lines atomically; later lines are appended to them.
   static Result<LineLog> rewrite(const std::filesystem::path& path, const std::string& lines);
   ~LineLog();
   LineLog(LineLog&& other) noexcept;
@@ -37,16 +37,15 @@ class LineLog {
   int64_t size_ = 0;  // bytes of whole lines
 };
 
-// What a run without a name is called: the time, as in 2026-01-31-17-05-09.
+// The name of a run without a given name: the time, as in 2026-01-31-17-05-09.
 std::string new_run_name();
 
-// The folder alone, with its config.toml: what RunFolder and the coordinator of a run begin with. `path` must not hold
-// a run yet; empty: a new folder under data_dir()/runs, named by the time.
+// Creates only the folder and its config.toml, for RunFolder and for a coordinator. `path` must not hold a run yet;
+// empty: a new folder under data_dir()/runs, named after the time.
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config);
 
-// The folder of a run in one process. A run that ends before its first line of metrics has nothing to show, and would
-// only be in the way of the next attempt: the destructor then removes what create() and keep_corpus() have made, and
-// the folder if it was new.
+// The folder of a run in one process. A run that ends before its first line of metrics would only be in the way of the
+// next attempt, so the destructor then removes what create() and keep_corpus() have made, and the folder if it was new.
 class RunFolder {
  public:
   // create_run_folder, and the two logs.
@@ -64,7 +63,7 @@ class RunFolder {
 
   std::filesystem::path path_;
   std::optional<LineLog> metrics_, timing_;
-  std::vector<std::filesystem::path> made_;  // a folder before what is in it
+  std::vector<std::filesystem::path> made_;  // a folder comes before its contents
 };
 
 }  // namespace thinpipe

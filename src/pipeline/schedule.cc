@@ -15,7 +15,7 @@ std::vector<Pass> passes(ScheduleKind kind, size_t stage, int64_t stages, int64_
            warmup.size(), stages);
   TP_CHECK(std::is_sorted(warmup.rbegin(), warmup.rend()) && (warmup.empty() || warmup.back() >= 0),
            "warm-up depths {} are negative or increase", fmt::join(warmup, ", "));
-  const int64_t depth = kind == ScheduleKind::kGpipe ? microbatches  // 1f1b whose warm-up is the whole step
+  const int64_t depth = kind == ScheduleKind::kGpipe ? microbatches  // 1f1b with a warm-up of the whole step
                         : warmup.empty()             ? stages - 1 - static_cast<int64_t>(stage)
                                                      : warmup[stage];
   const int64_t ahead = std::min(depth, microbatches);
@@ -33,7 +33,7 @@ std::vector<int64_t> covering_warmup(int64_t stages, int64_t microbatches, doubl
   TP_CHECK(compute_s > 0 && hop_s >= 0, "warm-up for {} s of compute and {} s of link", compute_s, hop_s);
   std::vector<int64_t> warmup;
   for (int64_t hops = stages - 1; hops >= 0; --hops) {
-    // A quotient that is whole but for rounding must not cost a microbatch of memory.
+    // A quotient that is whole except for rounding must not cost the memory of one more microbatch.
     constexpr double kSlack = 1 - 1e-12;
     const double cover = std::ceil(2 * static_cast<double>(hops) * hop_s / compute_s * kSlack);
     warmup.push_back(

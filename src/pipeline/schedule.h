@@ -1,7 +1,6 @@
-// Schedules as data: in which order a stage runs the forwards and backwards of a step's microbatches
-// (docs/schedules.md). A stage receives what a pass needs directly before it and sends what it gives directly after it,
-// so nothing else has to be written down. The list is made before the step starts; a stage decides nothing while it
-// runs.
+// Schedules as data: the order in which a stage runs the forward and backward passes of a step's microbatches
+// (docs/schedules.md). A stage receives a pass's input directly before it and sends its output directly after it, so
+// the list of passes is complete. It is made before the step starts; a stage decides nothing while it runs.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +18,14 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
-// What stage `stage` of `stages` does in a step of M microbatches.
+// The passes of stage `stage` of `stages` in a step of M microbatches.
 //   gpipe  all forwards, then all backwards.
-//   1f1b   warmup[stage] forwards (at most M), then one forward and one backward in turn, then the backwards left.
-// warmup has one entry >= 0 per stage and does not increase from a stage to the next: a stage that waits for more
-// forwards than the one before it gives would wait for ever. Empty: p-1-i, enough for links that take no time. gpipe
-// ignores it.
-// Both directions run in the order 0..M-1 on every stage, so gradients are summed in the same order whatever the
-// schedule: gpipe and 1f1b give the same bits. A step sends at most M messages per link and direction; with queues of
-// M + 1 messages (the last for the end of the step) no send ever waits.
+//   1f1b   warmup[stage] forwards (at most M), then alternately one forward and one backward, then the other backwards.
+// warmup has one entry >= 0 per stage and must not increase from stage to stage: a stage that waits for more forwards
+// than the one before it gives would wait for ever. Empty: p-1-i, enough for links that take no time. gpipe ignores it.
+// Both directions run in the order 0..M-1 on every stage, so every schedule sums gradients in the same order: gpipe and
+// 1f1b give the same bits. A step sends at most M messages per link and direction; with queues of M + 1 messages (the
+// last for the end of the step) no send ever waits.
 std::vector<Pass> passes(ScheduleKind kind, size_t stage, int64_t stages, int64_t microbatches,
                          const std::vector<int64_t>& warmup);
 

@@ -26,7 +26,7 @@ Status check_seed_numbers(const RunConfig& config, int64_t vocab, const std::str
   const auto here = seed_numbers_sha256(config, vocab);
   if (here == told) return {};
   return Error{fmt::format(
-      "this machine derives another token table or basis from the run's seed ({}) than the coordinator ({})",
+      "the run's seed gives a different token table or basis on this machine ({}) than on the coordinator ({})",
       here.substr(0, 12), told.substr(0, 12))};
 }
 

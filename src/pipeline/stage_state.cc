@@ -1,5 +1,5 @@
 // A stage's state as the files of a checkpoint, one per unit of the model, and back: parameters, moments, basis, C and
-// counters (docs/checkpoints.md). Random numbers are functions of the step, so they need no state of their own.
+// counters (docs/checkpoints.md). Random numbers are functions of the step and need no state.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kFormat = "thinpipe-unit-2";
 constexpr const char* kTap = "tap.c";
 
-// A tensor of the file that must look like `like`.
+// Reads a tensor that must have the shape and type of `like`.
 Result<at::Tensor> matching(const SafetensorsFile& file, const std::string& name, const at::Tensor& like) {
   auto tensor = TRY(tensor_from(file, name));
   if (tensor.sizes() != like.sizes() || tensor.scalar_type() != like.scalar_type()) {
@@ -25,7 +25,7 @@ Result<at::Tensor> matching(const SafetensorsFile& file, const std::string& name
   return tensor;
 }
 
-// The number that stands in the metadata under that key.
+// The number in the metadata under that key.
 template <class T>
 Result<T> number_in(const SafetensorsFile& file, const char* key) {
   const auto found = file.metadata().find(key);
@@ -57,7 +57,7 @@ std::vector<UnitState> StageWorker::state() {
                       {"unit", unit},
                       {"step", fmt::format("{}", applied_)},
                       {"basis_version", fmt::format("{}", basis_version())},
-                      // Of the whole stage: what is reported is the largest of all, however the units are divided.
+                      // Of the whole stage: the maximum over all stages is reported, however the units are divided.
                       {"dropped_share", fmt::format("{}", dropped_share_)}}});
   }
   const auto of_unit = [&](const std::string& name) -> NamedTensors& {
@@ -77,7 +77,7 @@ std::vector<UnitState> StageWorker::state() {
 }
 
 Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files, int64_t step) {
-  // All of it is read and checked before any of it is used.
+  // Everything is read and checked before anything is used.
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // target, value
   at::Tensor basis, tap;
   int64_t version = 0;

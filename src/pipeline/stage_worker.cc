@@ -18,7 +18,7 @@
 namespace thinpipe {
 namespace {
 
-// Adds the time it lives to `total`.
+// Adds the time of its existence to `total`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& total) : total_(total), start_(clock_.now()) {}
@@ -32,7 +32,7 @@ class Stopwatch {
   TimePoint start_;
 };
 
-// One pass over it; a sum that overflows counts as well, which no healthy run comes near.
+// In one pass. A sum that overflows counts as not finite too; no healthy run comes near it.
 bool all_finite(const at::Tensor& numbers) { return std::isfinite(numbers.sum().item<double>()); }
 
 }  // namespace
@@ -40,7 +40,7 @@ bool all_finite(const at::Tensor& numbers) { return std::isfinite(numbers.sum().
 // ---- a step ----
 
 Result<control::Ready> StageWorker::run_step(uint64_t epoch, int64_t step) {
-  TP_CHECK(step == applied_, "step {} is to be run where {} is next", step, applied_);
+  TP_CHECK(step == applied_, "asked to run step {}, but {} is next", step, applied_);
   begin(epoch, step);
   {
     const Stopwatch total(times_.total_s);
@@ -121,7 +121,7 @@ Status StageWorker::exchange_end_of_step() {
 void StageWorker::form_next_basis() {
   auto* const side = stage_.subspace();
   if (side == nullptr || !side->moves_at(step_)) return;
-  // Of the steps before: by what factor this one is clipped, if it is applied at all, is not known yet.
+  // C of the steps before: the clipping factor of this step, and whether it is applied, are not known yet.
   const auto c = side->second_moment_or_zeros();
   auto next = grassmann_step(side->basis(), c, config_.model.subspace.update_rate);
   const auto move = diagnose(side->basis(), next, c);
@@ -147,7 +147,7 @@ control::Ready StageWorker::report() {
 }
 
 void StageWorker::commit(const control::Commit& commit) {
-  TP_CHECK(commit.step() == applied_, "commit of step {} where {} is next", commit.step(), applied_);
+  TP_CHECK(commit.step() == applied_, "asked to commit step {}, but {} is next", commit.step(), applied_);
   ++applied_;
   dropped_share_ = 0;
   update_s_ = 0;
@@ -168,7 +168,7 @@ void StageWorker::commit(const control::Commit& commit) {
     }
     optimizer_.change_over(stage_.change_over(*side->next_basis()));
   }
-  side->commit_tap(commit.grad_factor());  // after a move, which begins a new C
+  side->commit_tap(commit.grad_factor());  // after an update of the basis, which starts a new C
 }
 
 // ---- evaluation ----
@@ -183,7 +183,7 @@ Result<double> StageWorker::evaluate(uint64_t epoch, int64_t step, int64_t windo
     const auto pass = stage_.evaluate(std::move(in.batch), in.stream);
     loss_sum += pass.loss_sum;
     if (!after_) continue;
-    // Evaluation rounds to nearest throughout, so its message number decides nothing.
+    // Evaluation always rounds to nearest, so the message number does not matter.
     TRY(send(*next_, PacketKind::kEvalForward, m, after_->encode({pass.batch, pass.output}, {0, 0})));
   }
   return loss_sum;
@@ -232,7 +232,7 @@ bool StageWorker::moves_basis_later() const {
   return every > 0 && ((step_ + 1) / every + 1) * every <= config_.train.steps;
 }
 
-// ---- making one ----
+// ---- construction ----
 
 StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches* batches,
                          const at::Tensor& table)

@@ -1,6 +1,6 @@
-// One stage's part in training: runs the schedule's passes on its blocks and talks to its neighbours through packets.
-// This is the page to read first (stage_worker.cc: forward, backward, run_step). Nothing in here knows whether the
-// neighbours are threads or machines, nor who decides that a step is run or committed.
+// One stage's part in training: it runs the passes of the schedule on its blocks and exchanges packets with its
+// neighbours. Read this first (stage_worker.cc: forward, backward, run_step). It does not know whether the neighbours
+// are threads or machines, nor who decides that a step is run or committed.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +28,19 @@ struct StagePlace {
   BlockRange range;
 };
 
-// Place `number` in the config's cuts.
+// The stage with index `number` in the config's cuts.
 StagePlace stage_place(const RunConfig& config, size_t number);
 
-// "cpu", "cuda", "cuda:N" as a device, or UserError when this libtorch cannot.
+// "cpu", "cuda", "cuda:N" as a device. Throws UserError if this libtorch does not support it.
 at::Device device_of(const TrainConfig& train);
 
-// Compute threads of a stage: train.threads, or one each where there are several stages.
+// Compute threads of a stage: train.threads; default: all cores for a single stage, one per stage otherwise.
 int threads_for(const RunConfig& config);
 
-// What may cross cut `cut` of the run, for the end of its link.
+// What may cross cut `cut` of the run, for one end of its link.
 PacketRules packet_rules(const RunConfig& config, int64_t cut);
 
-// What a checkpoint holds of one unit of the model.
+// The part of a checkpoint that belongs to one unit of the model.
 struct UnitState {
   std::string unit;
   NamedTensors tensors;
@@ -49,37 +49,37 @@ struct UnitState {
 
 class StageWorker {
  public:
-  // batches: where the first stage gets its tokens; null on the others. table: the Stage's. Config and batches must
-  // outlive it. One thread at a time calls everything.
+  // batches: where the first stage gets its tokens; null on the other stages. table: passed to Stage. Config and
+  // batches must outlive this object. One thread at a time may call it.
   StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches* batches, const at::Tensor& table = {});
 
-  // Null at the ends of the pipeline. They must stay until they are replaced.
+  // Null at the ends of the pipeline. The links must stay valid until they are replaced.
   void connect(PacketLink* previous, PacketLink* next);
-  // 1f1b's depths for the steps from here on (schedule.h). All stages of a step need the same.
+  // The warm-up of 1f1b for the following steps (schedule.h). All stages of a step need the same.
   void set_warmup(std::vector<int64_t> warmup) { warmup_ = std::move(warmup); }
 
-  // Runs step `step` up to its gradients, from the start: what an aborted attempt has left is dropped. An error is a
-  // link's, a peer's or the token source's, and leaves the weights untouched.
+  // Runs step `step` up to its gradients, from the start: discards what an aborted attempt has left. Errors come from a
+  // link, a peer or the token source, and leave the weights unchanged.
   Result<control::Ready> run_step(uint64_t epoch, int64_t step);
-  // The sum of the losses over the first `windows` windows of the validation split; 0 on all stages but the last.
+  // The sum of the losses over the first `windows` validation windows; 0 on all stages but the last.
   Result<double> evaluate(uint64_t epoch, int64_t step, int64_t windows);
-  // After run_step of the same step: applies it, or (apply = false) counts it and changes nothing.
+  // After run_step of the same step: applies it, or (apply = false) only counts it.
   void commit(const control::Commit& commit);
 
-  // Steps committed so far; the next one to run.
+  // The number of committed steps, which is also the next step to run.
   int64_t applied() const { return applied_; }
   int64_t basis_version() const;
   std::string current_basis_hash() const;  // empty in a dense model
 
-  // Everything a resumed stage needs, by unit, as tensors that are not copied.
+  // Everything that a resumed stage needs, by unit, as tensors without copying.
   std::vector<UnitState> state();
-  // Takes over the state in checked files, by unit, of the same model. An error leaves the stage as it was.
+  // Restores the state from checked files, by unit, of the same model. On an error the stage stays unchanged.
   Status restore(const std::map<std::string, SafetensorsFile>& files, int64_t step);
 
   Stage& stage() { return stage_; }
 
  private:
-  // Seconds of the step under way.
+  // Seconds of the current step.
   struct Times {
     double forward_s = 0, backward_s = 0, wait_s = 0, total_s = 0;
   };
@@ -87,9 +87,9 @@ class StageWorker {
   void begin(uint64_t epoch, int64_t step);
   Status forward(int64_t microbatch);
   Status backward(int64_t microbatch);
-  // What boundaries tell each other behind the last pass: upstream, then downstream.
+  // The messages that boundaries exchange after the last pass: first upstream, then downstream.
   Status exchange_end_of_step();
-  // On a step that moves the subspace, the last stage's part (METHOD 3).
+  // The last stage's part in a step that updates the subspace (METHOD 3).
   void form_next_basis();
   control::Ready report();
 
@@ -99,7 +99,7 @@ class StageWorker {
   Result<std::string> receive(PacketLink& link, PacketKind kind, int64_t microbatch);
   Status send(PacketLink& link, PacketKind kind, int64_t microbatch, std::span<const std::byte> payload);
   MessageNumber number(int64_t microbatch) const;
-  // Whether a step of the run after the present one moves the basis, and so needs the gradients of this one.
+  // Whether a later step of the run updates the basis and so needs the gradients of this one.
   bool moves_basis_later() const;
 
   const RunConfig& config_;
@@ -114,14 +114,14 @@ class StageWorker {
   std::unique_ptr<Replicas> replicas_ = alone();
   int64_t applied_ = 0;
 
-  // The step under way.
+  // The current step.
   uint64_t epoch_ = 0;
   int64_t step_ = 0;
-  std::map<int64_t, StagePass> passes_;  // by microbatch: what forward left for backward
+  std::map<int64_t, StagePass> passes_;  // by microbatch: what forward saved for backward
   control::Ready report_;
   Times times_;
 
-  // Of the last commit; the next report tells.
+  // Of the last commit; part of the next report.
   double dropped_share_ = 0;
   double update_s_ = 0;
 };

@@ -30,10 +30,10 @@ Result<CommitRow> decide(int64_t tokens, double clip, std::span<const control::R
   if (!row.apply) {
     row.why = fmt::format("skipped: the {} is not finite", std::isfinite(row.loss) ? "gradients' norm" : "loss");
   } else if (row.grad_factor == 1.0) {
-    row.why = "applied as it is";
+    row.why = "applied without clipping";
   } else {
-    row.why = fmt::format("applied with gradients times {:.3g}: their norm is {:.3g}, optim.clip = {}", row.grad_factor,
-                          std::sqrt(row.squared_norm), clip);
+    row.why = fmt::format("applied with gradients scaled by {:.3g}: their norm is {:.3g}, optim.clip = {}",
+                          row.grad_factor, std::sqrt(row.squared_norm), clip);
   }
   return row;
 }
@@ -77,7 +77,7 @@ nlohmann::ordered_json metrics_line(const RunConfig& config, const CommitRow& ro
                      {"energy_inside", basis.energy_inside()},
                      {"gram_eigenvalues", {basis.smallest_gram(), basis.largest_gram()}}};
   }
-  // Known one step after the change-over, when the stages next report.
+  // Known one step after the change of basis, with the stages' next reports.
   double dropped = 0;
   for (const auto& report : reports) dropped = std::max(dropped, report.dropped_share());
   if (dropped > 0) line["dropped_share"] = dropped;

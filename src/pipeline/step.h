@@ -1,6 +1,6 @@
-// A finished step: the rule that decides it from what its stages report, and its lines in metrics.jsonl (what the run
-// was, the same bits however often it was interrupted and wherever it ran) and timing.jsonl (how long it took). One
-// process and a coordinator of many use the same. Needs no libtorch.
+// A finished step: the rule that decides it from the reports of its stages, and its lines in metrics.jsonl (the
+// results; the same bits wherever the run was and however often it was interrupted) and timing.jsonl (how long it
+// took). Used by runs in one process and by coordinators. Needs no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,26 @@ int64_t tokens_per_step(const TrainConfig& train);
 // Whether a validation pass follows that many committed steps. The one at the end of the run is another matter.
 bool evaluates_after(const TrainConfig& train, int64_t committed);
 
-// One committed (or skipped) step, as it was decided and as a coordinator's store keeps it.
+// One committed (or skipped) step, as decided and as stored by a coordinator.
 struct CommitRow {
   int64_t step = 0;  // from 0
   uint64_t epoch = 0;
-  bool apply = true;  // false: the loss or its gradient was not finite; the step counts and changes nothing
+  bool apply = true;  // false: the loss or its gradient was not finite; the step counts but changes nothing
   double grad_factor = 1;
   double squared_norm = 0;  // of all gradients, before clipping
   double loss = 0;          // mean over the step's tokens, nats
   int64_t basis_version = 0;
-  std::string metrics;  // JSON, a line of metrics.jsonl but for a validation loss
+  std::string metrics;  // JSON, a line of metrics.jsonl without a validation loss
   std::string timing;   // JSON, a line of timing.jsonl
-  std::string why;      // one sentence, for people; not kept
+  std::string why;      // one sentence for people; not stored
 };
 
-// `reports`: of all stages for one step of `tokens` tokens, in stage order. Sums are made in that order, so they do not
-// depend on who was first. An error ends the run: the stages do not hold the same next basis. Leaves basis_version and
-// the lines open.
+// `reports`: of all stages for one step of `tokens` tokens, in stage order. Sums are computed in that order, so they do
+// not depend on which stage was first. An error ends the run: the stages disagree on the next basis. Does not set
+// basis_version and the lines.
 Result<CommitRow> decide(int64_t tokens, double clip, std::span<const control::Ready> reports);
 
-// What the stages are told.
+// The message to the stages.
 control::Commit commit_message(const CommitRow& row);
 
 // Payload bytes of the step over all cuts and both directions.

@@ -24,12 +24,12 @@ Result<at::Tensor> load_table(const std::filesystem::path& path, const RunConfig
   };
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    return refuse("is missing; subspace.table says that this run needs it");
+    return refuse("is missing, but subspace.table names it");
   }
   const auto file = TRY(SafetensorsFile::open(path));
   const auto* entry = file.find(kName);
   if (entry == nullptr || file.tensors().size() != 1) {
-    return refuse(fmt::format("needs one tensor '{}' and no other", kName));
+    return refuse(fmt::format("needs exactly one tensor, '{}'", kName));
   }
   const std::vector<int64_t> shape{vocab, config.model.d};
   if (entry->dtype != Dtype::kF32 || entry->shape != shape) {

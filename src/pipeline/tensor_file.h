@@ -1,5 +1,5 @@
-// Tensors to and from safetensors files: the bridge between model/optim, which know tensors, and checkpoint, which
-// knows bytes.
+// Tensors to and from safetensors files: the bridge between model and optim, which use tensors, and store, which uses
+// bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 Status save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
                     const SafetensorsMetadata& metadata = {});
 
-// A copy on the CPU, in the file's own type.
+// A copy on the CPU, in the file's type.
 Result<at::Tensor> tensor_from(const SafetensorsFile& file, const std::string& name);
 
 }  // namespace thinpipe

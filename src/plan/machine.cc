@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
-// The number after `name` in the first line of the file that begins with it; none if there is no such line or number.
+// The number after `name` in the first line that begins with it, if there is one.
 std::optional<uint64_t> field_in(const std::filesystem::path& path, std::string_view name) {
   std::ifstream file(path);
   std::string line;

@@ -13,17 +13,17 @@
 namespace thinpipe {
 namespace {
 
-// Resident memory of a run of one tiny block, which is the program, libtorch and the buffers of its thread pools.
+// Resident memory of a run of one tiny block: the program, libtorch and the buffers of its thread pools.
 constexpr double kBaseBytes = 192.0 * (1 << 20);
-// A tensor that is given back leaves holes in the heap which the next one does not always fit.
+// Freed tensors leave holes in the heap that the next tensor does not always fit.
 constexpr double kHeapSlack = 1.15;
-// What rounding an operand to bf16 and back takes, in numbers of float32 per number.
+// Temporary memory for rounding an operand to bf16 and back, in float32 numbers per number.
 constexpr double kRoundedOperand = 1.5;
 constexpr double kMostBytes = 1e18;
 
 uint64_t bytes(double count) { return static_cast<uint64_t>(std::min(count, kMostBytes)); }
 
-// The sizes of the model as doubles: products of them do not overflow.
+// The sizes of the model as doubles, so that products do not overflow.
 struct Sizes {
   double d, k, q, kv, m, heads, rows, length, sequences, vocab, number;
   bool rounds;
@@ -45,7 +45,7 @@ struct Sizes {
   double qkv() const { return q + 2 * kv; }
 };
 
-// Distinct tokens of a microbatch for which the anchor table is still taken; 0 when it never is.
+// The largest number of distinct tokens in a microbatch for which the anchor table is used; 0 if it never is.
 double most_table_rows(const ModelConfig& model, const Sizes& s) {
   const double distinct = std::min(s.rows, s.vocab);
   if (model.subspace.input == InputForm::kTable) return distinct;
@@ -65,11 +65,11 @@ double kept_by_block(const ModelConfig& model, const Sizes& s, bool subspace) {
   return kept + 2 * s.rows * s.k + std::max(may_read_directly ? direct : 0.0, table);
 }
 
-// Numbers one block takes beside that while its backward runs.
+// Temporary numbers of one block during its backward pass.
 double used_by_block(const Sizes& s, bool subspace, double table_rows) {
   const double widest = std::max(2 * s.m, s.qkv());
   double used = s.rows * (s.m + std::max(2 * s.m, s.q + s.qkv()) + 3 * s.d);
-  if (subspace) used += widest * (s.d + table_rows);  // the gradients of the weight as read and of the table
+  if (subspace) used += widest * (s.d + table_rows);  // the gradients of diag(g) W and of the table
   if (s.rounds) used += kRoundedOperand * (s.rows * (widest + s.d) + s.d * widest);
   return used;
 }
@@ -107,14 +107,14 @@ double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
   return total;
 }
 
-// Bytes of what a checkpoint has beside parameters and moments: the basis, and where it is gathered C.
+// Bytes of a checkpoint besides parameters and moments: the basis and, in the stage that collects it, C.
 double shared_state_bytes(const ModelConfig& model, const Sizes& s, BlockRange blocks) {
   if (!model.is_subspace()) return 0;
   const bool gathers = blocks.has_head() && model.subspace.update_every > 0;
   return s.d * s.k * 8 + (gathers ? s.d * s.d * s.number : 0);
 }
 
-// Basis, frozen table, and what the subspace's moves need.
+// Basis, frozen table, and memory for updates of the subspace.
 void add_subspace(const RunConfig& config, const Sizes& s, BlockRange blocks, MemoryPlan& plan) {
   const auto& model = config.model;
   if (!model.is_subspace()) return;
@@ -126,7 +126,7 @@ void add_subspace(const RunConfig& config, const Sizes& s, BlockRange blocks, Me
   }
   plan.parameters += bytes(s.d * s.k * (8 + s.number) + table);
   if (blocks.has_head() && model.subspace.update_every > 0) {
-    // C and what a step adds to it; for a move, C and its projection in float64.
+    // C and what a step adds to it; for an update, C and its projection in float64.
     plan.gradients += bytes(s.d * s.d * (2 * s.number + 3 * 8));
   }
 }
@@ -146,7 +146,7 @@ double kept_per_microbatch(const RunConfig& config, int64_t vocab, BlockRange bl
   double kept = coordinates * kept_by_block(model, s, true) + dense * kept_by_block(model, s, false);
   kept += static_cast<double>(anchor_groups(model, blocks).size()) * kept_by_anchors(model, s);
   const double stream = s.rows * static_cast<double>(model.boundary_width());
-  kept += 2 * stream + 2 * s.rows;  // what came in and goes out, and the ids
+  kept += 2 * stream + 2 * s.rows;  // input, output and ids
   if (blocks.has_head()) kept += s.rows * s.d;
   return kept;
 }
@@ -205,7 +205,7 @@ MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, Bl
   plan.queues = bytes(queue_bytes(config, vocab, stage));
   plan.base = bytes(kBaseBytes);
 
-  // A stage that takes over a checkpoint holds it twice for a moment, before there are activations.
+  // While it loads a checkpoint, a stage briefly holds it twice; at that time it has no activations.
   const uint64_t state = state_bytes(config, vocab, blocks), later = plan.activations + plan.logits + plan.queues;
   plan.checkpoint_copy = config.checkpoint.mode == CheckpointMode::kAsync ? state : state - std::min(state, later);
   return plan;

@@ -1,6 +1,6 @@
-// What a stage asks of a machine, from the config alone: memory, the state it is sent first, bytes per step. `doctor`
-// and `join` compare it with what the machine has before anything is downloaded. Parameters come from
-// config/model_spec.h, moments from the optimiser's rules, messages from the boundary.
+// What a stage needs from a machine, computed from the config alone: memory, the state it downloads first, bytes per
+// step. `doctor` and `join` compare it with the machine before anything is downloaded. Parameters come from
+// config/model_spec.h, moments from the optimizer's rules, messages from the boundary.
 #pragma once
 
 #include <cstdint>
@@ -11,45 +11,45 @@
 
 namespace thinpipe {
 
-// Bytes, an upper estimate of the resident memory at its peak: where a number depends on the text or on the speed of a
-// link, the worst case is taken (docs/joining.md has estimates beside measurements). On a GPU all but queues,
-// checkpoint_copy and base are the GPU's.
+// Bytes: an upper estimate of peak resident memory. Where a number depends on the text or on the speed of a link, it is
+// the worst case (docs/joining.md compares estimates with measurements). On a GPU, everything but queues,
+// checkpoint_copy and base is GPU memory.
 struct MemoryPlan {
   uint64_t parameters = 0;       // weights; in a subspace model the basis and the frozen token table as well
-  uint64_t gradients = 0;        // and the second moment by which the subspace moves
-  uint64_t optimizer = 0;        // moments, and what an update of the largest weight takes
-  uint64_t activations = 0;      // of the microbatches in flight, and what one pass takes beside them
+  uint64_t gradients = 0;        // including the second moment for updates of the subspace
+  uint64_t optimizer = 0;        // moments, and temporary memory for updating the largest weight
+  uint64_t activations = 0;      // of the microbatches in flight, and temporary memory of one pass
   uint64_t logits = 0;           // last stage only
-  uint64_t queues = 0;           // messages under way on its links
-  uint64_t checkpoint_copy = 0;  // of an asynchronous checkpoint, or of the one it takes over at the start
+  uint64_t queues = 0;           // messages in flight on its links
+  uint64_t checkpoint_copy = 0;  // of an asynchronous checkpoint, or of the one it starts from
   uint64_t base = 0;             // the program and libtorch
 
   uint64_t total() const;
 };
 
-// The config must be validated, `stage` one of its stages, here and below.
+// This and the functions below need a validated config and one of its stages.
 MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage);
-// The same if that stage had these blocks, whatever the cuts say.
+// The same if that stage had these blocks instead of those of the cuts.
 MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, BlockRange blocks);
 
-// Numbers that the stage keeps of one microbatch from its forward to its backward pass.
+// Numbers that the stage keeps per microbatch from its forward to its backward pass.
 double kept_per_microbatch(const RunConfig& config, int64_t vocab, BlockRange blocks);
 
-// Most microbatches the stage ever holds. The coordinator chooses 1f1b's warm-up by the time that messages take on the
-// lines as it measures them (docs/schedules.md), so it may grow to all of them, at every stage but the last.
+// The largest number of microbatches that the stage ever holds. The coordinator chooses 1f1b's warm-up from the message
+// times it measures (docs/schedules.md), so every stage but the last may hold all of them.
 int64_t most_in_flight(const RunConfig& config, int64_t stage);
 
-// What a checkpoint holds of these blocks, and so what somebody who takes them over is sent first.
+// The size of a checkpoint of these blocks, which a worker that takes them over downloads first.
 uint64_t state_bytes(const RunConfig& config, int64_t vocab, BlockRange blocks);
 
-// What a stage's links carry in one step, both neighbours together; validation passes not counted.
+// Bytes on a stage's links in one step, both neighbours together, without validation passes.
 struct StepTraffic {
   uint64_t sent;
   uint64_t received;
 };
 StepTraffic step_traffic(const RunConfig& config, int64_t vocab, int64_t stage);
 
-// "412 MiB: weights 31, gradients 31, ...", the largest parts first, those below 1 MiB left out.
+// "412 MiB: weights 31, gradients 31, ...", the largest parts first, without those below 1 MiB.
 std::string describe(const MemoryPlan& plan);
 
 }  // namespace thinpipe

@@ -1,5 +1,5 @@
-// The search behind place(): the machines stand in a line, and one table over (machine, stage, place of the cut)
-// decides for each of them whether it takes the next stage and where that stage ends.
+// The search behind place(). The machines stand in a line, and one table over (machine, stage, position of the cut)
+// decides for each machine whether it takes the next stage and where that stage ends.
 #include "plan/placement.h"
 
 #include <fmt/format.h>
@@ -21,9 +21,10 @@ namespace thinpipe {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Times are sums of measured seconds: the last bits decide nothing.
+// Times are sums of measured seconds, so differences in the last bits mean nothing.
 constexpr double kSlack = 1 + 1e-9;
-// The search considers this many machines more than there are stages, the fastest: many spares must not make it slow.
+// The search considers at most this many machines more than stages, the fastest ones, so that spares do not slow it
+// down.
 constexpr size_t kMostSpares = 8;
 
 // Replaces unknown times by the mean of the known ones. Peers send these times, so impossible values count as unknown,
@@ -43,15 +44,15 @@ void fill_in(std::vector<Machine>& machines, double Machine::*time, double other
   }
 }
 
-// The cost of `stage` on a machine if it has the pieces [from, to) of the model; kNever if it does not fit there. Must
-// not fall when `to` grows.
+// The cost of `stage` on a machine that has the pieces [from, to) of the model; kNever if it does not fit. Must not
+// decrease as `to` grows.
 using StageCost = std::function<double(size_t machine, size_t stage, size_t from, size_t to)>;
 
 struct Division {
   double slowest = kNever;       // cost of the costliest stage; kNever: no division is possible
-  double squares = 0;            // sum of the squared costs: of equally slow divisions the smaller is the more equal
+  double squares = 0;            // sum of the squared costs; among equally slow divisions, less is more even
   std::vector<size_t> machines;  // by stage
-  std::vector<size_t> ends;      // by stage: the first piece behind it
+  std::vector<size_t> ends;      // by stage: the first piece after it
 };
 
 // Negative if `a` is better, 0 if they are equally good.
@@ -61,12 +62,13 @@ int compare(double a_slowest, double a_squares, double b_slowest, double b_squar
   return a_squares * kSlack < b_squares ? -1 : b_squares * kSlack < a_squares ? 1 : 0;
 }
 
-// Gives the stages to machines of `line` in its order. The last machine takes the last stage; of the others, those that
-// are not needed are left out. Finds nothing if a stage must cost more than `bound`. Pieces cannot be divided. Needs at
-// least as many machines and pieces as stages.
+// Assigns the stages to machines of `line` in its order. The last machine takes the last stage; other machines may be
+// left out. Finds nothing if some stage must cost more than `bound`. Pieces cannot be divided. Needs at least as many
+// machines and pieces as stages.
 Division divide(const std::vector<size_t>& line, size_t stages, size_t pieces, const StageCost& cost,
                 double bound = kNever) {
-  // [i][stage][from]: the best way to give the pieces from `from` on to stages from `stage` on and machines from i on.
+  // [i][stage][from]: the best assignment of the pieces from `from` on to stages from `stage` on and machines from i
+  // on.
   struct Cell {
     double slowest = kNever, squares = 0;
     size_t end = 0;  // of `stage` on machine i; 0: machine i is left out
@@ -88,7 +90,7 @@ Division divide(const std::vector<size_t>& line, size_t stages, size_t pieces, c
           const Cell& rest = best[i + 1][stage + 1][to];
           if (rest.slowest == kNever) continue;
           const double slowest = std::max(own, rest.slowest), squares = own * own + rest.squares;
-          // If equally good, an early machine is taken and an early stage gets more.
+          // If equally good, prefer an earlier machine and a larger early stage.
           if (compare(slowest, squares, cell.slowest, cell.squares) <= 0) cell = {slowest, squares, to};
         }
       }
@@ -133,7 +135,7 @@ Division search(const std::vector<Machine>& machines, size_t stages, size_t piec
   return best;
 }
 
-// The block numbers where the model may be cut, from 0 to L: inside no anchor group and not inside the dense tail.
+// The block numbers where the model may be cut, from 0 to L: not inside an anchor group or the dense tail.
 std::vector<int64_t> possible_cuts(const ModelConfig& model) {
   std::vector<int64_t> edges{0};
   if (model.is_subspace() && model.subspace.anchors == Anchors::kStage) {
@@ -151,32 +153,32 @@ std::string reason(const std::vector<Machine>& machines, const Placement& placem
   std::string out =
       fmt::format("{} blocks on {}: ", fmt::join(placement.cuts, " + "), fmt::join(placement.peers, ", "));
   if (std::none_of(machines.begin(), machines.end(), [](const Machine& machine) { return machine.block_s > 0; })) {
-    out += "no speed is known, so all count as equal";
+    out += "no speeds are known, so all machines count as equal";
   } else {
     size_t stage = 0;
     for (size_t from = 0; cost(division.machines[stage], stage, from, division.ends[stage]) * kSlack < division.slowest;
          ++stage) {
       from = division.ends[stage];
     }
-    out += fmt::format("the slowest, stage {} on {}, takes {:.3g} s a microbatch", stage, placement.peers[stage],
+    out += fmt::format("the slowest is stage {} on {} with {:.3g} s per microbatch", stage, placement.peers[stage],
                        division.slowest);
   }
   std::vector<std::string> spare;
   for (const auto& [peer, block_s, ends_s, memory_bytes] : machines) {
     if (std::count(placement.peers.begin(), placement.peers.end(), peer) == 0) spare.push_back(peer);
   }
-  if (!spare.empty()) out += fmt::format("; {} left over", fmt::join(spare, ", "));
+  if (!spare.empty()) out += fmt::format("; spare: {}", fmt::join(spare, ", "));
   return out;
 }
 
-// enough_bytes: with this much memory on each of as many machines as stages, the run could be placed.
+// enough_bytes: the run could be placed if as many machines as stages had this much memory each.
 Error memory_error(const std::vector<Machine>& machines, size_t stages, double enough_bytes) {
   const auto least = std::min_element(machines.begin(), machines.end(), [](const auto& a, const auto& b) {
     return a.memory_bytes - 1 < b.memory_bytes - 1;  // unknown (0) is never the least
   });
   return {
-      fmt::format("found no division into {} stages that fits the memory of these {} machines: {} has the least, {}; "
-                  "{} MiB on each would do; let larger machines join, or lower train.microbatch or train.seq_len",
+      fmt::format("cannot fit {} stages into the memory of these {} machines: {} has the least, {}; "
+                  "{} MiB on each would be enough; add larger machines, or lower train.microbatch or train.seq_len",
                   stages, machines.size(), least->peer, format_size(least->memory_bytes),
                   static_cast<uint64_t>(std::ceil(enough_bytes / (1 << 20))))};
 }
@@ -187,14 +189,14 @@ Result<Placement> place(const RunConfig& config, int64_t vocab, const std::vecto
   const auto stages = static_cast<size_t>(config.pipeline.stages);
   if (machines.size() < stages) {
     return Error{
-        fmt::format("pipeline.stages = {} needs as many machines, {} are here; wait for {} more, or set "
+        fmt::format("pipeline.stages = {} needs as many machines, but only {} joined; wait for {} more, or set "
                     "pipeline.stages = {}",
                     stages, machines.size(), stages - machines.size(), std::max<size_t>(1, machines.size()))};
   }
   const auto edges = possible_cuts(config.model);
   const size_t pieces = edges.size() - 1;
   TP_CHECK(pieces >= stages, "{} stages and {} pieces: the config was not validated", stages, pieces);
-  // Blocks before the tail are alike, so only their number counts (and that of anchor groups).
+  // Blocks before the tail are alike, so only their number (and that of anchor groups) matters.
   std::map<std::tuple<size_t, int64_t, size_t>, double> known_bytes;
   const auto bytes = [&](size_t stage, size_t from, size_t to) {
     const auto [entry, is_new] = known_bytes.try_emplace({stage, edges[to] - edges[from], to - from}, 0);
@@ -232,18 +234,18 @@ Result<Placement> place(const RunConfig& config, int64_t vocab, const std::vecto
 }
 
 SeatChoice choose_seat(const RunConfig& config, int64_t vocab, std::vector<Seat> free, uint64_t memory_bytes) {
-  if (free.empty()) return {std::nullopt, "waits: every stage has its worker"};
+  if (free.empty()) return {std::nullopt, "waits: every stage has a worker"};
   std::sort(free.begin(), free.end());
   const int64_t lowest = free.front().stage;
   const auto may_use = static_cast<uint64_t>(kMemoryShare * static_cast<double>(memory_bytes));
   for (const auto& seat : free) {
     if (memory_bytes != 0 && memory_plan(config, vocab, seat.stage).total() > may_use) continue;
     if (seat.stage == lowest) return {seat, fmt::format("stage {}: nobody has it", lowest)};
-    return {seat,
-            fmt::format("stage {}: nobody has it, and stage {} needs more memory than is here", seat.stage, lowest)};
+    return {seat, fmt::format("stage {}: nobody has it, and stage {} needs more memory than this machine has",
+                              seat.stage, lowest)};
   }
   const uint64_t needs = memory_plan(config, vocab, lowest).total();
-  return {std::nullopt, fmt::format("waits: stage {} is free and needs {}, {} of {} may be used here", lowest,
+  return {std::nullopt, fmt::format("waits: stage {} is free but needs {}; this machine may use {} of {}", lowest,
                                     format_size(needs), format_size(may_use), format_size(memory_bytes))};
 }
 

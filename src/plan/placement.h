@@ -1,5 +1,5 @@
-// Decides who gets what: how a run with cuts = "auto" is cut for its machines, and which stage a worker takes that
-// joins later. Pure functions; each result carries a sentence for the log and the dashboard that says why.
+// Assigns work to machines: how a run with cuts = "auto" is cut for its machines, and which stage a worker that joins
+// later takes. Pure functions; each result has a sentence that says why, for the log and the dashboard.
 #pragma once
 
 #include <compare>
@@ -26,23 +26,23 @@ struct Placement {
   std::string why;
 };
 
-// The share of a machine's memory that a stage may fill.
+// The fraction of a machine's memory that a stage may use.
 inline constexpr double kMemoryShare = 0.9;
 
-// Cuts the model for these machines (in the order they came) into pipeline.stages stages so that the slowest stage
-// takes as little time per microbatch as possible. Each stage fits its machine by memory_plan(), the dense tail stays
-// in the last stage and no anchor group is split. Machines beyond the stages are left over; of many, only the fastest
-// are considered. An unknown speed counts as the mean of the known ones. Equally fast placements: the one with the more
-// equal stages wins, then the order of arrival.
+// Cuts the model for these machines (in the order in which they joined) into pipeline.stages stages such that the
+// slowest stage takes as little time per microbatch as possible. Each stage fits its machine according to
+// memory_plan(), the dense tail stays in the last stage and no anchor group is split. Machines beyond the number of
+// stages become spares; if there are many, only the fastest are considered. An unknown speed counts as the mean of the
+// known ones. Among equally fast placements, the one with the more even stages wins, then the order of joining.
 //
-// The result is optimal if memory limits nobody and the model may be cut after every block before the tail. Otherwise
-// the order of the machines matters, and only two are tried: as they came, and the one with the most memory first (with
-// each machine as the last stage, since the head makes that one heavier). The tests say how often that misses the best.
-// Returns an error if there are too few machines or if no stage division that was tried fits their memory.
-// The config must be validated; its own cuts do not matter.
+// The result is optimal if memory is no limit and the model may be cut after every block before the tail. Otherwise the
+// order of the machines matters, and only two orders are tried: the order of joining, and the most memory first (each
+// with every machine as the last stage, because the head makes that stage heavier). placement_test.cc says how often
+// that misses the best. Returns an error if there are too few machines or if no division that was tried fits their
+// memory. The config must be validated; its own cuts are ignored.
 Result<Placement> place(const RunConfig& config, int64_t vocab, const std::vector<Machine>& machines);
 
-// A place in a run: a stage, and which of the machines that hold it together. Today every stage has one, number 0.
+// A place in a run: a stage, and the number of the replica. Today every stage has one replica, number 0.
 struct Seat {
   int64_t stage = 0;
   int64_t replica = 0;

@@ -25,56 +25,57 @@ std::string rate_text(double bits_per_s) { return fmt::format("{:.3g} Mbit/s", b
 
 Check check_protocol(uint32_t here, uint32_t there) {
   if (here == there) return {"protocol", Verdict::kOk, fmt::format("{} on both sides", here), ""};
-  return {"protocol", Verdict::kRefusal, fmt::format("this program speaks {}, the run speaks {}", here, there),
+  return {"protocol", Verdict::kRefusal, fmt::format("this program uses {}, the run uses {}", here, there),
           here < there
-              ? "get the version of thinpipe the run uses; this one is older"
-              : "get the version of thinpipe the run uses, or ask the organiser for a newer one; this one is newer"};
+              ? "install the version of thinpipe that the run uses; this one is older"
+              : "install the version of thinpipe that the run uses, or ask the organiser to update; this one is newer"};
 }
 
 Check check_build(const std::string& here, const std::string& there) {
   if (here == there) return {"build", Verdict::kOk, here, ""};
   return {"build", Verdict::kWarning, fmt::format("this is {}, the run is {}", here, there),
-          "the run works, but not to the same last bits; for that, use the run's build"};
+          "the run works, but results may differ in the last bits; use the run's build to avoid that"};
 }
 
 Check check_seed(const std::string& fault) {
-  if (fault.empty()) return {"seed", Verdict::kOk, "gives the run's token table and basis here too", ""};
+  if (fault.empty()) return {"seed", Verdict::kOk, "gives the same token table and basis on this machine", ""};
   return {"seed", Verdict::kRefusal, fault,
-          "training with other numbers than the other stages would ruin the run; get the run's build"};
+          "training with different numbers would ruin the run; install the run's build"};
 }
 
-// Never refuses: a run does not depend on its machines' clocks. Only the times in their logs differ.
+// Never refuses: nothing depends on equal clocks. Only the times in the logs differ.
 Check check_clock(double offset_s, double uncertainty_s) {
   const double size = std::abs(offset_s);
   const auto how_far = fmt::format("{} {}", seconds_text(size), offset_s > 0 ? "ahead" : "behind");
-  if (size <= std::max(1.0, uncertainty_s)) return {"clock", Verdict::kOk, "agrees with the run's", ""};
-  if (size - uncertainty_s <= kNotableClockOffset_s) return {"clock", Verdict::kOk, how_far + " of the run's", ""};
-  return {"clock", Verdict::kWarning, how_far + " of the run's",
-          "the run works all the same, but times in the logs will differ; one of the two clocks is wrong"};
+  if (size <= std::max(1.0, uncertainty_s)) return {"clock", Verdict::kOk, "agrees with the run's clock", ""};
+  if (size - uncertainty_s <= kNotableClockOffset_s)
+    return {"clock", Verdict::kOk, how_far + " of the run's clock", ""};
+  return {"clock", Verdict::kWarning, how_far + " of the run's clock",
+          "the run works, but times in the logs will differ; one of the two clocks is wrong"};
 }
 
 Check check_memory(const PreflightFacts& facts) {
-  // The coordinator counts the same way when it assigns stages.
+  // The coordinator uses the same rule when it assigns stages.
   const auto usable = static_cast<uint64_t>(kMemoryShare * static_cast<double>(facts.memory_available));
-  const auto text = fmt::format("{} takes up to {}, {} of the {} here may be used",
+  const auto text = fmt::format("{} needs up to {}; this machine may use {} of its {}",
                                 facts.stage ? fmt::format("stage {}", *facts.stage) : "a stage",
                                 mib(facts.memory_needed), mib(usable), mib(facts.memory_available));
   if (facts.memory_needed <= usable) return {"memory", Verdict::kOk, text, ""};
   return {"memory", Verdict::kRefusal, text,
-          fmt::format("{} are missing: close other programs, or ask the organiser to lower train.microbatch, "
-                      "to raise pipeline.stages or to give this machine fewer blocks (pipeline.cuts)",
+          fmt::format("{} too little: close other programs, or ask the organiser to lower train.microbatch, "
+                      "raise pipeline.stages or give this machine fewer blocks (pipeline.cuts)",
                       mib(facts.memory_needed - usable))};
 }
 
 Check check_disk(uint64_t needed, uint64_t free) {
-  const auto text = fmt::format("{} of files, {} is free", mib(needed), mib(free));
+  const auto text = fmt::format("needs {}, {} free", mib(needed), mib(free));
   if (needed <= free) return {"disk", Verdict::kOk, text, ""};
   return {"disk", Verdict::kRefusal, text,
-          fmt::format("{} are missing: delete something, or set THINPIPE_DATA_DIR to a folder on a larger disk",
+          fmt::format("{} too little: free some space, or set THINPIPE_DATA_DIR to a folder on a larger disk",
                       mib(needed - free))};
 }
 
-// Seconds that the links need for one step. Both directions work at once, so the slower one counts; 0: unknown.
+// Seconds that the links need for one step. Both directions work in parallel, so the slower one counts; 0: unknown.
 double link_seconds(const PreflightRun& run) {
   const auto time = [](double bytes, double rate) { return rate > 0 ? bytes * 8 / rate : 0; };
   return std::max(time(run.up_bytes_per_step, run.up_bits_per_s), time(run.down_bytes_per_step, run.down_bits_per_s));
@@ -83,13 +84,13 @@ double link_seconds(const PreflightRun& run) {
 Check check_link(const PreflightRun& run, double compute_s) {
   const double link_s = link_seconds(run);
   Check check{"link", Verdict::kOk,
-              fmt::format("{} up, {} down, {} there and back", rate_text(run.up_bits_per_s),
-                          rate_text(run.down_bits_per_s), seconds_text(run.round_trip_s)),
+              fmt::format("{} up, {} down, {} round trip", rate_text(run.up_bits_per_s), rate_text(run.down_bits_per_s),
+                          seconds_text(run.round_trip_s)),
               ""};
-  if (link_s > 0) check.text += fmt::format(", {} a step", seconds_text(link_s));
+  if (link_s > 0) check.text += fmt::format(", {} per step", seconds_text(link_s));
   if (compute_s > 0 && link_s > compute_s) {
     check.verdict = Verdict::kWarning;
-    check.text += fmt::format(", more than the computation ({})", seconds_text(compute_s));
+    check.text += fmt::format(", longer than the computation ({})", seconds_text(compute_s));
     check.remedy =
         "the run will wait for this link; use a cable, or ask the organiser for a smaller boundary.pack or "
         "subspace.rank";
@@ -98,20 +99,21 @@ Check check_link(const PreflightRun& run, double compute_s) {
 }
 
 Check check_speed(double own_s, double others_s) {
-  Check check{"speed", Verdict::kOk, fmt::format("about {} a step", seconds_text(own_s)), ""};
+  Check check{"speed", Verdict::kOk, fmt::format("about {} per step", seconds_text(own_s)), ""};
   if (others_s <= 0) return check;
   check.text += fmt::format(", the others need {}", seconds_text(others_s));
   if (own_s > kSlowFactor * others_s) {
     check.verdict = Verdict::kWarning;
     check.text += fmt::format(": {:.1f} times as long", own_s / others_s);
     check.remedy =
-        "everybody will wait for this machine; ask the organiser to give it fewer blocks (pipeline.cuts = \"auto\")";
+        "all other machines will wait for this one; ask the organiser to give it fewer blocks (pipeline.cuts = "
+        "\"auto\")";
   }
   return check;
 }
 
 Check check_download(uint64_t bytes, double bits_per_s) {
-  auto text = fmt::format("{} before it can begin", mib(bytes));
+  auto text = fmt::format("{} before it can start", mib(bytes));
   if (bits_per_s > 0) text += fmt::format(", about {}", seconds_text(static_cast<double>(bytes) * 8 / bits_per_s));
   return {"download", Verdict::kOk, text, ""};
 }

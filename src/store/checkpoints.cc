@@ -38,7 +38,7 @@ Result<std::vector<fs::path>> entries_of(const fs::path& folder) {
   return entries;
 }
 
-// Those that have a folder, newest first; none when `folder` is not there.
+// All that have a folder, newest first; empty if `folder` does not exist.
 Result<std::vector<CheckpointId>> checkpoints_in(const fs::path& folder) {
   std::vector<CheckpointId> ids;
   for (const auto& entry : TRY(entries_of(folder))) {
@@ -48,9 +48,9 @@ Result<std::vector<CheckpointId>> checkpoints_in(const fs::path& folder) {
   return ids;
 }
 
-// ---- reading what may be damaged ----
+// ---- reading files that may be damaged ----
 
-// Only regular files have one; opening anything else might wait forever.
+// Only for regular files; opening anything else might wait for ever.
 Result<uint64_t> size_of(const fs::path& path) {
   std::error_code code;
   const auto status = fs::status(path, code);
@@ -68,23 +68,23 @@ Status check_size(const fs::path& path, uint64_t needed) {
                            bytes, needed)};
 }
 
-// The manifest of the checkpoint in that folder, whose files are there and have their sizes.
+// The manifest of the checkpoint in that folder. Checks that its files exist and have the right sizes.
 Result<CheckpointManifest> read_checkpoint(const fs::path& folder, CheckpointId id) {
   const auto path = folder / kManifest;
   if (const uint64_t bytes = TRY(size_of(path)); bytes > kMaxCheckpointManifestBytes) {
-    return Error{fmt::format("{}: not a checkpoint manifest: has {} bytes, at most {} are read", path.string(), bytes,
+    return Error{fmt::format("{}: not a checkpoint manifest: has {} bytes, needs at most {}", path.string(), bytes,
                              kMaxCheckpointManifestBytes)};
   }
   const auto text = TRY(read_file(path));
   auto manifest = TRY(parse_checkpoint_manifest(text, path.string()));
   if (manifest.id != id) {
-    return Error{fmt::format("{}: is of {}, not {}", path.string(), name_of(manifest.id), name_of(id))};
+    return Error{fmt::format("{}: belongs to {}, not {}", path.string(), name_of(manifest.id), name_of(id))};
   }
   for (const auto& file : manifest.files) TRY(check_size(folder / unit_file_name(file.unit), file.bytes));
   return manifest;
 }
 
-// And, every byte of them read, their hashes.
+// Also checks the hashes of the files, reading every byte.
 Status check_hashes(const fs::path& folder, const CheckpointManifest& manifest) {
   for (const auto& file : manifest.files) {
     const auto path = folder / unit_file_name(file.unit);
@@ -125,9 +125,9 @@ Result<std::vector<CheckpointId>> checkpoints_of(const fs::path& run_folder) {
 // ---- receiving ----
 
 Status IncomingFile::append(std::string_view bytes) {
-  if (!file_) return give_up("no more bytes are taken after an error or the end");
+  if (!file_) return give_up("got bytes after an error or after its end");
   if (bytes.size() > announced_.bytes - received_bytes_) {
-    return give_up(fmt::format("more bytes came than the {} that were announced", announced_.bytes));
+    return give_up(fmt::format("got more than the announced {} bytes", announced_.bytes));
   }
   if (auto status = file_->append(bytes); !status) {
     file_.reset();
@@ -139,12 +139,12 @@ Status IncomingFile::append(std::string_view bytes) {
 }
 
 Status IncomingFile::finish() {
-  if (!file_) return give_up("it has ended before");
+  if (!file_) return give_up("was already finished");
   if (received_bytes_ != announced_.bytes) {
-    return give_up(fmt::format("{} bytes came, {} were announced", received_bytes_, announced_.bytes));
+    return give_up(fmt::format("got {} bytes, {} were announced", received_bytes_, announced_.bytes));
   }
   if (const auto hash = hash_.hex(); hash != announced_.sha256) {
-    return give_up(fmt::format("damaged on its way: its sha256 is {}, announced was {}", hash, announced_.sha256));
+    return give_up(fmt::format("damaged in transfer: its sha256 is {}, announced was {}", hash, announced_.sha256));
   }
   Status status = store_->take_in(*this, *file_);
   file_.reset();
@@ -177,7 +177,7 @@ Result<IncomingFile> CheckpointStore::receive_file(CheckpointId id, const Checkp
   }
   const std::lock_guard lock(mutex_);
   const auto partial = hidden(id, "partial");
-  // What lies there before the first file of this process was left by another.
+  // Anything there before this process's first file was left by another process.
   if (!received_.contains(id)) TRY(remove_leftover(partial));
   TRY(make_directories(partial));
   auto target = TRY(AtomicFile::create(partial / unit_file_name(file.unit)));
@@ -202,10 +202,10 @@ Status CheckpointStore::take_in(const IncomingFile& incoming, AtomicFile& file) 
   const std::lock_guard lock(mutex_);
   const auto found = received_.find(incoming.id_);
   if (found == received_.end()) {
-    return Error{fmt::format("checkpoint {}: {}: comes too late: it was committed or given up meanwhile",
+    return Error{fmt::format("checkpoint {}: {}: too late: the checkpoint was committed or abandoned in the meantime",
                              name_of(incoming.id_), incoming.announced_.unit)};
   }
-  // If commit() fails halfway, which of the two has the name is not known: neither may be committed.
+  // If commit() fails halfway, it is unknown which of the two files has the name: neither may be committed.
   found->second.erase(incoming.announced_.unit);
   TRY(file.commit());
   found->second.emplace(incoming.announced_.unit, incoming.announced_);
@@ -235,7 +235,7 @@ Status CheckpointStore::check_received(const CheckpointManifest& manifest) const
 
 Status CheckpointStore::commit(const CheckpointManifest& manifest) {
   if (manifest.run != run_) {
-    return Error{fmt::format("cannot commit the checkpoint {}: it is of run {}, this store is of run {}",
+    return Error{fmt::format("cannot commit the checkpoint {}: it belongs to run {}, this store to run {}",
                              name_of(manifest.id), quoted_for_error(manifest.run), quoted_for_error(run_))};
   }
   if (const auto fault = manifest_fault(manifest); !fault.empty()) {
@@ -245,19 +245,20 @@ Status CheckpointStore::commit(const CheckpointManifest& manifest) {
   const auto partial = hidden(manifest.id, "partial");
   if (look_at(manifest.id)) {
     received_.erase(manifest.id);
-    TRY(sync_directory(folder_));  // an earlier commit() may have failed at just that
+    TRY(sync_directory(folder_));  // an earlier commit() may have failed here
     (void)remove_tree(partial);
     return {};
   }
   TRY(check_received(manifest));
-  // Files of an earlier attempt, and transfers that nobody waits for any more.
+  // Removes files of an earlier attempt, and transfers that nobody waits for any more.
   for (const auto& entry : TRY(entries_of(partial))) {
     const auto belongs = [&](const CheckpointFile& file) { return unit_file_name(file.unit) == entry.filename(); };
     if (std::none_of(manifest.files.begin(), manifest.files.end(), belongs)) TRY(remove_tree(entry));
   }
   TRY(write_file_atomically(partial / kManifest, manifest_text(manifest)));
   if (is_of_another_run(manifest.id)) {
-    return Error{fmt::format("{}: is of another run, not {}", folder_of(manifest.id).string(), quoted_for_error(run_))};
+    return Error{
+        fmt::format("{}: belongs to another run, not {}", folder_of(manifest.id).string(), quoted_for_error(run_))};
   }
   if (is_there(folder_of(manifest.id))) TRY(remove(manifest.id));  // damaged
   TRY(rename_path(partial, folder_of(manifest.id)));
@@ -265,14 +266,14 @@ Status CheckpointStore::commit(const CheckpointManifest& manifest) {
   return sync_directory(folder_);
 }
 
-// What lies under a hidden name may have been a checkpoint until a rename that no sync has followed.
+// A hidden folder may have been a checkpoint until a rename that was never synced.
 Status CheckpointStore::remove_leftover(const fs::path& path) {
   if (!is_there(path)) return {};
   TRY(sync_directory(folder_));
   return remove_tree(path);
 }
 
-// Hidden first, and that on the disk: a checkpoint that is half gone must not look like one.
+// Renames it to a hidden name and syncs that first: a partly removed checkpoint must not look like one.
 Status CheckpointStore::remove(CheckpointId id) {
   const auto removed = hidden(id, "removed");
   TRY(remove_leftover(removed));
@@ -309,8 +310,8 @@ Status CheckpointStore::clean_partials() {
 Result<CheckpointManifest> CheckpointStore::look_at(CheckpointId id) const {
   auto manifest = TRY(read_checkpoint(folder_of(id), id));
   if (manifest.run == run_) return manifest;
-  return Error{fmt::format("{}: is of another run: {}, not {}", folder_of(id).string(), quoted_for_error(manifest.run),
-                           quoted_for_error(run_))};
+  return Error{fmt::format("{}: belongs to another run: {}, not {}", folder_of(id).string(),
+                           quoted_for_error(manifest.run), quoted_for_error(run_))};
 }
 
 bool CheckpointStore::is_of_another_run(CheckpointId id) const {
@@ -338,8 +339,8 @@ Result<std::optional<CheckpointManifest>> CheckpointStore::latest(int64_t not_af
 
 Result<FoundCheckpoint> newest_checkpoint(const fs::path& run_folder) {
   const auto folder = run_folder / "checkpoints";
-  // A folder is never replaced, but it may be removed under our eyes, which happens only where a newer one has come:
-  // then look again.
+  // A folder is never replaced, but it may be removed while we read it, which happens only after a newer one was
+  // written: then look again.
   for (;;) {
     bool vanished = false;
     std::string reason = fmt::format("{}: has no checkpoint yet", run_folder.string());
@@ -347,7 +348,7 @@ Result<FoundCheckpoint> newest_checkpoint(const fs::path& run_folder) {
     for (size_t i = 0; i < ids.size() && !vanished; ++i) {
       auto found = whole_checkpoint(folder, ids[i]);
       if (found) return found;
-      if (i == 0) reason = fmt::format("{}: has no whole checkpoint: {}", run_folder.string(), found.error().message);
+      if (i == 0) reason = fmt::format("{}: has no intact checkpoint: {}", run_folder.string(), found.error().message);
       vanished = !is_there(folder / name_of(ids[i]));
     }
     if (!vanished) return Error{reason};

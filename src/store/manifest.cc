@@ -35,7 +35,7 @@ Json to_json(const CheckpointManifest& manifest) {
           {"files", std::move(files)}};
 }
 
-// Throws Json::exception when a key is missing or its value of another type.
+// Throws Json::exception if a key is missing or its value has a different type.
 CheckpointManifest from_json(const Json& json) {
   CheckpointManifest manifest;
   json.at("run").get_to(manifest.run);
@@ -76,13 +76,13 @@ std::string manifest_fault(const CheckpointManifest& manifest) {
   if (!manifest.basis_hash.empty() && !is_sha256_hex(manifest.basis_hash)) {
     return "basis_hash needs 64 lower-case hex digits or an empty text";
   }
-  if (manifest.basis_version < 0) return "basis_version needs a number from 0 on";
+  if (manifest.basis_version < 0) return "basis_version needs a number of at least 0";
   if (manifest.files.empty()) return "files needs at least one entry";
   std::set<std::string> units;
   for (const auto& file : manifest.files) {
     if (!is_unit_name(file.unit)) return "a unit of files needs a plain name of a-z, 0-9 and '-'";
     if (!is_sha256_hex(file.sha256)) return fmt::format("sha256 of {} needs 64 lower-case hex digits", file.unit);
-    if (!units.insert(file.unit).second) return fmt::format("unit \"{}\" stands twice in files", file.unit);
+    if (!units.insert(file.unit).second) return fmt::format("unit \"{}\" is listed twice", file.unit);
   }
   return "";
 }
@@ -98,11 +98,11 @@ Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text, std:
     return Error{fmt::format("{}: not a checkpoint manifest: {}", name, message)};
   };
   if (text.size() > kMaxCheckpointManifestBytes) {
-    return refuse(fmt::format("has {} bytes, at most {} are read", text.size(), kMaxCheckpointManifestBytes));
+    return refuse(fmt::format("has {} bytes, needs at most {}", text.size(), kMaxCheckpointManifestBytes));
   }
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return refuse("is not valid JSON");
-  // By reference: copying what may be nested without end would take a stack without end.
+  // By reference: copying deeply nested JSON would overflow the stack.
   if (const auto format = json.find("format"); format == json.end() || *format != kFormat) {
     return refuse(fmt::format("its format is not \"{}\"", kFormat));
   }
@@ -110,11 +110,11 @@ Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text, std:
   try {
     manifest = from_json(json);
   } catch (const Json::exception&) {
-    return refuse("a key is missing or its value is of another type");
+    return refuse("a key is missing or has a value of the wrong type");
   }
   if (const auto fault = manifest_fault(manifest); !fault.empty()) return refuse(fault);
-  // Also notices what values alone do not show: a key more, one that stands twice, a fraction, other spacing.
-  if (manifest_text(manifest) != text) return refuse("damaged: it is not spelled as thinpipe writes it");
+  // Also finds what values alone do not show: an additional key, a repeated one, a fraction, different spacing.
+  if (manifest_text(manifest) != text) return refuse("damaged: it is not exactly what thinpipe writes");
   return manifest;
 }
 

@@ -1,5 +1,5 @@
-// Reading and writing safetensors files. The header's JSON is read one tensor at a time, so a hostile header costs no
-// more memory than its size allows.
+// Reads and writes safetensors files. The header's JSON is read one tensor at a time, so a hostile header costs no more
+// memory than its size allows.
 #include "store/safetensors.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are copied from memory without conversion");
 
 constexpr size_t kLengthBytes = 8;
 constexpr std::string_view kMetadataName = "__metadata__";
@@ -59,19 +59,19 @@ struct HeaderEntry {
   int64_t end = 0;
 };
 
-// Thrown out of the JSON parser's callback to stop it. Never leaves this file.
+// Thrown out of the JSON parser's callback to stop it; caught in this file.
 struct HeaderError {
   std::string message;
 };
 
-// A value as it may stand in an error.
+// A value for an error message.
 std::string value_for_error(const Json& value) {
   if (value.is_string()) return quoted_for_error(value.get_ref<const std::string&>());
   return value.is_structured() ? value.type_name() : value.dump();
 }
 
-// The callback of the JSON parser. It takes each entry of the header as soon as the entry is complete and lets the
-// parser discard it: the parser searches all that it keeps of an object whenever something inside the object ends.
+// The callback of the JSON parser. It takes each entry of the header as soon as it is complete and lets the parser
+// discard it: the parser searches everything it has kept of an object whenever something inside the object ends.
 class HeaderReader {
  public:
   // `depth` counts the objects and lists around the event. Returns whether the parser keeps the value.
@@ -133,7 +133,7 @@ class HeaderReader {
 
   void take_metadata(const Json& object) {
     for (const auto& [key, text] : object.items()) {
-      if (!text.is_string()) refuse(fmt::format("{} is not a text", quoted_for_error(key)));
+      if (!text.is_string()) refuse(fmt::format("{} is not text", quoted_for_error(key)));
       metadata.emplace(key, text.get<std::string>());
     }
   }
@@ -172,7 +172,7 @@ class HeaderReader {
 // Errors do not name the file.
 Status parse_header(std::string_view json, HeaderReader& reader) {
   if (json.empty() || json.front() != '{') return Error{"header does not start with '{'"};
-  // The JSON parser takes a zero byte for the end of the text and would accept anything after it.
+  // The JSON parser treats a zero byte as the end and would accept anything after it.
   if (const size_t zero = json.find('\0'); zero != std::string_view::npos) {
     return Error{fmt::format("header is not valid JSON at its byte {}", zero + 1)};
   }
@@ -191,7 +191,7 @@ Status parse_header(std::string_view json, HeaderReader& reader) {
   return {};
 }
 
-// The header's JSON. The rest of the file is the tensors' bytes.
+// The header's JSON. The rest of the file holds the tensors' bytes.
 Result<std::string_view> header_of(std::string_view file) {
   if (file.size() < kLengthBytes) {
     return Error{fmt::format("has {} bytes, needs at least {}", file.size(), kLengthBytes)};
@@ -206,9 +206,9 @@ Result<std::string_view> header_of(std::string_view file) {
   return file.substr(kLengthBytes, length);
 }
 
-// Checks each entry by itself, and that all of them together fill `data_bytes` exactly. Sorts them by their bytes.
+// Checks each entry, and that together they fill `data_bytes` exactly. Sorts them by the position of their bytes.
 Status check_layout(std::vector<HeaderEntry>& entries, uint64_t data_bytes) {
-  // Empty tensors come first among those that begin at the same place.
+  // Empty tensors come first among those that begin at the same position.
   std::stable_sort(entries.begin(), entries.end(),
                    [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   int64_t filled = 0;
@@ -217,7 +217,7 @@ Status check_layout(std::vector<HeaderEntry>& entries, uint64_t data_bytes) {
       return Error{fmt::format("tensor {}: {}", quoted_for_error(entry.name), message)};
     };
     const auto needed = tensor_bytes(entry.dtype, entry.shape);
-    if (!needed) return refuse("shape has more bytes than can be counted");
+    if (!needed) return refuse("shape has too many bytes");
     if (entry.end - entry.begin != *needed) {  // neither is negative, so the difference does not overflow
       return refuse(
           fmt::format("data_offsets are [{}, {}], but shape and dtype need {} bytes", entry.begin, entry.end, *needed));
@@ -235,7 +235,7 @@ Status check_layout(std::vector<HeaderEntry>& entries, uint64_t data_bytes) {
 
 // ---- Writing ----
 
-// Shapes and names come from the program itself: a fault in them is a programmer's fault. Returns the bytes of each.
+// Shapes and names come from our own code, so mistakes in them are bugs. Returns the bytes of each tensor.
 std::vector<uint64_t> checked_sizes(std::span<const SafetensorsTensor> tensors) {
   std::unordered_set<std::string_view> names;
   std::vector<uint64_t> sizes;
@@ -268,7 +268,7 @@ Result<std::string> header_json(std::span<const SafetensorsTensor> tensors, std:
     return Error{"a tensor's name or a text of the metadata is not valid UTF-8"};
   }
   json += '}';
-  // Spaces until the tensors' bytes begin at a multiple of 8, where a mapped file can be read as numbers.
+  // Pad with spaces so that the tensors' bytes begin at a multiple of 8, where a mapped file can be read as numbers.
   json.resize((json.size() + 7) / 8 * 8, ' ');
   if (json.size() > kMaxSafetensorsHeader) {
     return Error{fmt::format("header has {} bytes, needs at most {}", json.size(), kMaxSafetensorsHeader)};
@@ -294,7 +294,7 @@ std::optional<int64_t> tensor_bytes(Dtype dtype, std::span<const int64_t> shape)
   for (const int64_t length : shape) {
     if (length < 0) return std::nullopt;
     if (length == 0) {
-      // A caller who multiplies the lengths may meet the zero last: the others must not overflow either.
+      // A caller may multiply the lengths in any order: the non-zero ones must not overflow either.
       empty = true;
     } else if (__builtin_mul_overflow(product, length, &product)) {
       return std::nullopt;

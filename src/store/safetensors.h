@@ -1,6 +1,6 @@
 // The safetensors format: 8 bytes with the little-endian length of a JSON header, the header (name -> dtype, shape,
-// data_offsets; "__metadata__" -> texts), then the tensors' bytes, back to back to the end of the file. It deals in
-// bytes and needs no tensor library. A file may come from anywhere, so the reader checks everything in it.
+// data_offsets; "__metadata__" -> texts), then the tensors' bytes, adjacent, up to the end of the file. This code works
+// with bytes and needs no tensor library. A file may come from anywhere, so the reader checks everything.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +21,15 @@ namespace thinpipe {
 
 enum class Dtype { kF64, kF32, kF16, kBf16, kI64, kI32, kI16, kI8, kU8, kBool };
 
-// "F32", "BF16": the format's names.
+// The names of the format: "F32", "BF16".
 std::string_view dtype_name(Dtype dtype);
 std::optional<Dtype> dtype_from_name(std::string_view name);
 int64_t dtype_bytes(Dtype dtype);
 
-// Bytes of a tensor; nothing if a length is negative or the product of the lengths other than 0 overflows int64.
+// Bytes of a tensor; nothing if a length is negative or the product of the non-zero lengths overflows int64.
 std::optional<int64_t> tensor_bytes(Dtype dtype, std::span<const int64_t> shape);
 
-// A tensor in a file or on its way into one. Does not own the bytes, which are little-endian, row-major and not
+// A tensor in a file, or to be written to one. Does not own the bytes, which are little-endian, row-major and not
 // necessarily aligned to the dtype.
 struct SafetensorsTensor {
   std::string name;
@@ -40,13 +40,13 @@ struct SafetensorsTensor {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// Limits on what is read and written; real files are far below them.
+// Limits for reading and writing; real files are far below them.
 constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 constexpr size_t kMaxSafetensorsTensors = size_t{1} << 20;
 constexpr size_t kMaxSafetensorsRank = 32;
 
-// A file that has been checked: names are unique; the size of each tensor agrees with its shape and dtype; the tensors
-// fill the rest of the file without overlaps, gaps or bytes left over.
+// A file that has been checked: names are unique; the size of each tensor matches its shape and dtype; the tensors fill
+// the rest of the file without overlaps, gaps or extra bytes.
 class SafetensorsFile {
  public:
   // Maps the file; the tensors' bytes live as long as this object (or what it is moved into). Nobody may truncate the
@@ -70,18 +70,18 @@ class SafetensorsFile {
   SafetensorsMetadata metadata_;
 };
 
-// Writes a file tensor by tensor, so that only one of them need be in memory. The header comes first, so all names and
-// shapes are given at the start. The file appears under its name with commit(); without it, nothing is left. One
+// Writes a file tensor by tensor, so that only one of them is in memory. The header comes first, so all names and
+// shapes are given at the start. The file appears under its name at commit(); without it, nothing is left. For one
 // thread.
 class SafetensorsWriter {
  public:
-  // The tensors' `bytes` are not looked at. Names must be distinct, valid UTF-8 and not "__metadata__".
+  // Ignores the tensors' `bytes`. Names must be distinct, valid UTF-8 and not "__metadata__".
   static Result<SafetensorsWriter> create(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
                                           const SafetensorsMetadata& metadata = {});
 
-  // The whole of the next tensor, in the order they were given; as many bytes as its shape and dtype say.
+  // All bytes of the next tensor, in the given order; their number must match its shape and dtype.
   Status append(std::span<const std::byte> bytes);
-  // After the last tensor.
+  // Call it after the last tensor.
   Status commit();
 
  private:
@@ -96,7 +96,7 @@ class SafetensorsWriter {
 Status write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
                          const SafetensorsMetadata& metadata = {});
 
-// Text from a file, made fit for an error message: quoted, one line, ASCII, at most about 80 characters of it.
+// Text from a file for an error message: quoted, on one line, ASCII, at most about 80 characters.
 std::string quoted_for_error(std::string_view text);
 
 }  // namespace thinpipe

@@ -39,7 +39,7 @@ size_t character_length(std::string_view text) {
 constexpr size_t kMaxLineBytes = 64 << 20;
 constexpr size_t kReadBytes = 256 << 10;
 
-// Reads a file in pieces and knows its place in it, for messages.
+// Reads a file in pieces and keeps track of the position for error messages.
 class InputFile {
  public:
   explicit InputFile(const fs::path& path) : path_(path), file_(std::fopen(path.c_str(), "rbe")) {
@@ -51,7 +51,7 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // Unread bytes already in memory, reading more if there are none; empty at the end of the file.
+  // The bytes that were read into memory but not consumed; reads more if there are none. Empty at the end of the file.
   Result<std::string_view> peek() {
     if (file_ == nullptr) return Error{fmt::format("cannot read {}: {}", path_.string(), std::strerror(open_error_))};
     if (position_ == buffer_.size()) {
@@ -83,12 +83,12 @@ class InputFile {
     }
   }
 
-  // Called with every text handed out: moves the place that messages name behind it.
+  // Advances the position for messages; called with every text that was handed out.
   void passed(std::string_view text) {
     passed_bytes_ += text.size();
     passed_lines_ += static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
   }
-  // An error `offset` bytes behind what has passed.
+  // An error at `offset` bytes after that position.
   Error fault(size_t offset, std::string_view what, std::string_view text = {}) const {
     const auto lines = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(offset), '\n');
     return Error{fmt::format("{}: line {} (byte {}): {}", path_.string(),
@@ -156,7 +156,7 @@ struct DocumentReader::State {
   DocumentSizes sizes;
   size_t file_index = 0;
   std::unique_ptr<InputFile> input;  // of files[file_index], once opened
-  std::string rest;                  // read but not handed out: the next document of the file begins with it
+  std::string rest;                  // read but not handed out; the file's next document begins with it
 
   // Each fills `document` from the open file, or returns false at its end.
   Result<bool> next_text(std::string& document);
@@ -166,7 +166,7 @@ struct DocumentReader::State {
 };
 
 Result<bool> DocumentReader::State::next_text(std::string& document) {
-  // One byte over the limit: it shows whether the text ends there.
+  // One byte more than the limit shows whether the text ends there.
   const size_t wanted = cut_limit(sizes.text_bytes) + 1;
   while (rest.size() < wanted) {
     const std::string_view bytes = TRY(input->peek());
@@ -253,7 +253,7 @@ std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder, std::strin
   std::vector<std::string> names;
   std::error_code code;
   fs::recursive_directory_iterator entry(folder, code);
-  // Linked folders are not entered: a link to a parent would never end.
+  // Linked folders are not entered: a link to a parent would loop.
   for (; !code && entry != fs::recursive_directory_iterator(); entry.increment(code)) {
     if (entry->path().filename().string().starts_with('.')) {
       entry.disable_recursion_pending();
@@ -285,7 +285,7 @@ Corpus Corpus::open(const std::string& source, std::string_view named) {
     corpus.files_ = list_folder(path, named);
     if (corpus.files_.empty()) {
       throw UserError(fmt::format(
-          "{}: folder {} holds no files: needs text or .jsonl files, not hidden, in it or below it", named, source));
+          "{}: folder {} has no files: needs text or .jsonl files, not hidden, in it or below it", named, source));
     }
   } else if (fs::is_regular_file(status)) {
     corpus.files_.push_back({path, kind_of(path)});

@@ -1,6 +1,5 @@
-// Where text enters: a source named by data.corpus, read as a stream of documents, and the rules of UTF-8 by which text
-// is checked and cut. Only one document is in memory at a time, so a corpus may be far larger than the machine's
-// memory.
+// Where text enters: reads the source named by data.corpus as a stream of documents, and checks and cuts text by the
+// rules of UTF-8. Only one document is in memory at a time, so a corpus may be far larger than the machine's memory.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +21,15 @@ size_t valid_utf8_prefix(std::string_view text);
 // The longest piece that cut_length() takes if it finds no line end.
 size_t cut_limit(size_t target);
 
-// How much of non-empty `text` to take as the next piece: up to and including the first line end at or after `target`
-// bytes. If there is none within cut_limit(target) bytes: up to the last character that fits. At least one byte. The
-// text may be shorter than the limit only if nothing follows it.
+// How many bytes of non-empty `text` form the next piece: up to and including the first line end at or after `target`
+// bytes; if there is none within cut_limit(target) bytes, up to the last character that fits. At least one byte. The
+// text may be shorter than the limit only if it is the end of the document.
 size_t cut_length(std::string_view text, size_t target);
 
-// How long a document may be before cut_length() cuts it; each part is a document.
+// Maximum document length before cut_length() cuts it; each part becomes a document.
 struct DocumentSizes {
-  size_t text_bytes = 32 << 10;    // of a plain text file, which is one long text
-  size_t jsonl_bytes = 256 << 10;  // of a .jsonl line; bounds what the tokenizer must hold at once
+  size_t text_bytes = 32 << 10;    // for a plain text file, which is one long text
+  size_t jsonl_bytes = 256 << 10;  // for a .jsonl line; bounds the tokenizer's memory
 };
 
 // Reads the documents of one Corpus in order. One thread at a time.
@@ -40,7 +39,7 @@ class DocumentReader {
   DocumentReader(DocumentReader&&) noexcept;
 
   // Fills `document` (valid UTF-8, not empty) and returns true, or returns false at the end. An error names the file
-  // and the line; the reader is then at its end.
+  // and the line, and ends the reading.
   Result<bool> next(std::string& document);
 
  private:
@@ -53,12 +52,12 @@ class DocumentReader {
 
 class Corpus {
  public:
-  // "kjv" (one document per chapter), or the path of a UTF-8 text file, a .jsonl file (one document per line, its field
-  // "text"), or a folder of both, read in the order of their paths, without hidden ones. Throws UserError if there is
-  // nothing to read; the message calls the source `named`. What is in the files is checked when it is read.
+  // "kjv" (one document per chapter), or the path of a UTF-8 text file, a .jsonl file (one document per line, in the
+  // field "text"), or a folder of both, read in the order of their paths, without hidden files. Throws UserError if
+  // there is nothing to read; the message calls the source `named`. Contents are checked when they are read.
   static Corpus open(const std::string& source, std::string_view named = "data.corpus");
 
-  // Any number of readers may read at once, each from the start.
+  // Any number of readers may read at the same time, each from the start.
   DocumentReader read(DocumentSizes sizes = {}) const;
 
   const std::string& source() const { return source_; }

@@ -10,7 +10,7 @@
 namespace thinpipe {
 namespace {
 
-// A fixed command: nothing that a user typed reaches the shell.
+// A fixed command, so that no user input reaches the shell.
 constexpr const char* kCommand = "bible -f 'Gen1:1-Rev22:21' </dev/null 2>/dev/null";
 constexpr size_t kListingLimit = 64 << 20;
 constexpr int kShellNotFound = 127;
@@ -47,7 +47,7 @@ std::string_view chapter_of(std::string_view line) {
   return reference.substr(0, colon);
 }
 
-// A line for each verse, and an empty one after each chapter.
+// Expects one line per verse and an empty line after each chapter.
 bool looks_complete(std::string_view text) {
   return std::count(text.begin(), text.end(), '\n') == static_cast<ptrdiff_t>(kKjvVerses + kKjvChapters) &&
          text.ends_with("\n\n");

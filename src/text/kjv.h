@@ -17,8 +17,8 @@ inline constexpr size_t kKjvVerses = 31102;
 // empty line after every chapter. An error unless it has all 31102 verses in 1189 chapters.
 Result<std::string> kjv_text_from_listing(std::string_view listing);
 
-// The path of that text, data_dir()/corpora/kjv.txt. Written if it is not there or not whole. Throws UserError if the
-// program is missing or prints anything else.
+// The path of that text, data_dir()/corpora/kjv.txt. Creates the file if it is missing or incomplete. Throws UserError
+// if the program is missing or prints something else.
 std::filesystem::path kjv_file();
 
 }  // namespace thinpipe

@@ -26,17 +26,18 @@ namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
-// Raise it whenever the same settings and text would give other files: split, cutting, tokenizer training, formats.
+// Increase this whenever the same settings and text would give different files: split, cutting, tokenizer training,
+// formats.
 constexpr int kPreparationVersion = 1;
 
-// sentencepiece takes some 55 bytes for every byte of a document while it works on it: 15 MB a thread for the longest
-// possible document (DocumentSizes). This bounds memory on a machine with many cores.
+// sentencepiece needs about 55 bytes per byte of a document: 15 MB a thread for the longest possible document
+// (DocumentSizes). This bounds memory on a machine with many cores.
 constexpr unsigned kMaxThreads = 8;
 constexpr uint64_t kBatchBytesPerThread = 1 << 20;
 
 constexpr Duration kLiveEvery = std::chrono::milliseconds(100);
 constexpr Duration kPlainEvery = std::chrono::seconds(5);
-constexpr Duration kLeastMeasured = std::chrono::milliseconds(500);  // a rate over less means nothing
+constexpr Duration kLeastMeasured = std::chrono::milliseconds(500);  // a rate over less time means nothing
 
 void report(const PrepareProgress& progress, std::string_view phase, uint64_t done_bytes, uint64_t total_bytes) {
   if (progress) progress(phase, done_bytes, total_bytes);
@@ -103,8 +104,8 @@ double unigram_entropy(std::span<const uint64_t> counts) {
   return std::round(entropy * 1e6) / 1e6;
 }
 
-// The ids of each document, begin-of-text first, in the order of the documents. Uses one thread per encoder. Throws
-// what the first document that fails throws.
+// The ids of each document, begin-of-text first, in the order of the documents. Uses one thread per encoder. If several
+// documents fail, throws the exception of the first one.
 std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, std::span<WordEncoder> encoders,
                                                    std::span<const std::string> documents) {
   std::vector<std::vector<int32_t>> ids(documents.size());
@@ -132,7 +133,7 @@ std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer, s
   return ids;
 }
 
-// A shard in the making, with what the manifest will say about it.
+// A shard that is being written, with its part of the manifest.
 struct Split {
   fs::path path;
   TokenShardWriter shard;
@@ -199,11 +200,11 @@ Manifest encode_corpus(const Corpus& corpus, const Survey& survey, const Tokeniz
   return manifest;
 }
 
-// The folder, if it is whole and holds this corpus.
+// Opens the folder if it is complete and holds this corpus.
 Result<PreparedCorpus> find_same(const fs::path& folder, const std::string& content_sha256) {
   auto found = TRY(open_prepared(folder));
   if (found.manifest.content_sha256 != content_sha256) {
-    return Error{fmt::format("{} is of another corpus", folder.string())};
+    return Error{fmt::format("{} belongs to another corpus", folder.string())};
   }
   return found;
 }
@@ -227,9 +228,9 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
   if (auto found = find_same(target, survey.content_sha256)) return found.value();
 
   AtomicFolder work = AtomicFolder::create(target, [&] {
-                        report(progress, "waiting for another process that prepares this corpus", 0, 0);
+                        report(progress, "waiting for another process that is preparing this corpus", 0, 0);
                       }).take();
-  // It may have been made while we waited. A damaged one is made again: it is a cache.
+  // Another process may have made it while we waited. A damaged folder is made again: it is only a cache.
   const auto found = find_same(target, survey.content_sha256);
   if (found) return found.value();
   if (std::error_code code; fs::exists(target, code)) {

@@ -1,5 +1,5 @@
-// From data.corpus to what training reads: a tokenizer and two token shards in one folder of the cache, made once. Also
-// the line that shows a user how far it is.
+// Turns data.corpus into what training reads: a tokenizer and two token shards in one folder of the cache, made once.
+// Also shows its progress to the user.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@
 
 namespace thinpipe {
 
-// What is being done, and how much of it. total_bytes is 0 while unknown. Called often, on the calling thread.
+// The current phase and how much of it is done. total_bytes is 0 while unknown. Called often, on the calling thread.
 using PrepareProgress = std::function<void(std::string_view phase, uint64_t done_bytes, uint64_t total_bytes)>;
 
-// The prepared corpus for these settings under cache_root/prepared/, made if it is not there. The source is read in
-// either case, to know that it is still the same. A folder appears whole or not at all: an interrupted call (killed, a
-// full disk, an exception from `progress`) leaves nothing that is ever used, and the next preparation removes what
-// killed processes have left. Processes that want the same corpus at once wait for the first. Memory is bounded,
-// whatever the size of the corpus. `threads` tokenise, at most 8 (0: one per core); the result does not depend on their
-// number. Throws UserError.
+// The prepared corpus for these settings under cache_root/prepared/; creates it if it does not exist. Reads the source
+// in either case, to check that it has not changed. A folder appears complete or not at all: an interrupted call
+// (killed, a full disk, an exception from `progress`) leaves nothing that is ever used, and the next preparation
+// removes the remains of killed processes. Processes that want the same corpus wait for the first. Memory is bounded
+// for a corpus of any size. `threads` threads tokenise, at most 8 (0: one per core); their number does not change the
+// result. Throws UserError.
 PreparedCorpus prepare_corpus(const DataConfig& data, const std::filesystem::path& cache_root,
                               const PrepareProgress& progress = {}, unsigned threads = 0);
 
@@ -31,11 +31,11 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const std::filesystem::pat
 // UserError.
 std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress& progress = {});
 
-// Shows progress to a user: one line, rewritten in place on a terminal and removed at the end; elsewhere a line now and
-// then. It is a PrepareProgress: pass it with std::ref. One thread.
+// Shows progress to a user: on a terminal one line that is rewritten in place and removed at the end; elsewhere a line
+// every few seconds. It is a PrepareProgress: pass it with std::ref. For one thread.
 class PrepareLine {
  public:
-  // Writes to `out`; `live` if that is a terminal. The clock must outlive it.
+  // Writes to `out`; pass `live` if it is a terminal. The clock must outlive this object.
   PrepareLine(std::FILE* out, bool live, const Clock& clock) : out_(out), live_(live), clock_(clock) {}
   ~PrepareLine();
   PrepareLine(const PrepareLine&) = delete;
@@ -44,7 +44,7 @@ class PrepareLine {
   void operator()(std::string_view phase, uint64_t done_bytes, uint64_t total_bytes);
 
  private:
-  // As much as is known of "tokenizing 120.0 of 1000.0 MB, 9.5 MB/s, 1m32s left".
+  // The known parts of "tokenizing 120.0 of 1000.0 MB, 9.5 MB/s, 1m32s left".
   std::string line(uint64_t done_bytes, uint64_t total_bytes) const;
 
   std::FILE* out_;

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kManifestFormat = "thinpipe corpus";
 constexpr int64_t kManifestVersion = 1;
-constexpr size_t kLeastPrefix = 4;  // characters of an id that name a corpus
+constexpr size_t kLeastPrefix = 4;  // shortest beginning of an id that a user may give
 constexpr size_t kShownIds = 12;    // characters of an id in a message
 
 Json split_json(const SplitManifest& split) {
@@ -59,7 +59,7 @@ uint64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
-// What lies under prepared/, without what is hidden: folders that are not whole yet.
+// The entries of prepared/, without hidden ones, which are incomplete folders.
 std::vector<fs::path> folders_in(const fs::path& cache_root) {
   std::vector<fs::path> folders;
   std::error_code code;
@@ -119,12 +119,11 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& name) 
          {&manifest.content_sha256, &manifest.tokenizer_sha256, &manifest.train.sha256, &manifest.val.sha256}) {
       possible = possible && hash->size() == 64 && is_hex(*hash);
     }
-    // Written again it must be the same bytes: this finds every other key, type, number and spelling.
+    // Writing it again must give the same bytes: this finds every additional key, wrong type and different spelling.
     if (possible && manifest_text(manifest) == text) return manifest;
   } catch (const Json::exception&) {
   }
-  return Error{fmt::format("{}: not a manifest of a prepared corpus, version {}, as thinpipe writes it", name,
-                           kManifestVersion)};
+  return Error{fmt::format("{}: not a version {} manifest of a prepared corpus", name, kManifestVersion)};
 }
 
 Result<PreparedCorpus> open_prepared(const fs::path& folder) {

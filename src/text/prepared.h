@@ -1,5 +1,5 @@
-// Prepared corpora: the folders that prepare.h makes and training reads. Their manifest, how one is opened and checked,
-// which there are in a data folder, and which one a user means.
+// Prepared corpora: the folders that prepare.h makes and training reads. Their manifest, opening and checking one,
+// listing those in a data folder, and finding the one that a user means.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace thinpipe {
 // One of the two token shards.
 struct SplitManifest {
   uint64_t documents = 0;
-  uint64_t text_bytes = 0;  // UTF-8 bytes before tokenisation: what bits per byte divides by
+  uint64_t text_bytes = 0;  // UTF-8 bytes before tokenisation, for bits per byte
   uint64_t tokens = 0;
   std::string sha256;  // of the .bin file
 };
 
-// manifest.json: what was made from what. Its SHA-256 is the corpus's identity, so it holds nothing that depends on the
+// manifest.json: what was made from what. Its SHA-256 identifies the corpus, so it contains nothing that depends on the
 // machine: no path, no time.
 struct Manifest {
   std::string content_sha256;  // of the documents (ContentHash)
@@ -30,12 +30,12 @@ struct Manifest {
   double val_fraction = 0;
   SplitManifest train;
   SplitManifest val;
-  double train_unigram_entropy = 0;  // nats per token, to 1e-6: the loss of a model that knows only frequencies
+  double train_unigram_entropy = 0;  // nats per token, to 1e-6: the loss of a model that knows only token frequencies
 };
 
-// JSON with sorted keys: the same manifest is the same bytes.
+// JSON with sorted keys, so that equal manifests have equal bytes.
 std::string manifest_text(const Manifest& manifest);
-// Accepts exactly what manifest_text() writes, byte for byte. `name` is what errors call the file.
+// Accepts only what manifest_text() writes, byte for byte. Errors call the file `name`.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& name);
 
 struct PreparedCorpus {
@@ -44,7 +44,7 @@ struct PreparedCorpus {
   std::filesystem::path train;      // train.bin
   std::filesystem::path val;        // val.bin
   int64_t vocab = 0;                // V
-  std::string id;                   // SHA-256 of manifest.json: the corpus's identity
+  std::string id;                   // SHA-256 of manifest.json, which identifies the corpus
   Manifest manifest;
 };
 
@@ -57,18 +57,18 @@ struct PreparedEntry {
   std::string id;
   std::string source;  // data.corpus when it was made; empty if unknown
   Manifest manifest;
-  uint64_t bytes = 0;   // of its files
-  std::string problem;  // the error of open_prepared(); empty if the folder is whole
+  uint64_t bytes = 0;   // size of its files
+  std::string problem;  // the error of open_prepared(); empty if the folder is intact
 };
 
 // All under cache_root/prepared/, ordered by id.
 std::vector<PreparedEntry> list_prepared(const std::filesystem::path& cache_root);
 
-// The corpus that a user means by `what`: a prepared folder, a corpus id or the beginning of one, or the source as it
-// was written. An error if there is none, or more than one.
+// The corpus that a user means by `what`: a prepared folder, a corpus id or the beginning of one, or the source as
+// written in data.corpus. An error if there is no such corpus, or more than one.
 Result<PreparedEntry> find_prepared(const std::string& what, const std::filesystem::path& cache_root);
 
-// The whole one with exactly this id; nothing if there is none.
+// The intact corpus with exactly this id, if there is one.
 std::optional<PreparedCorpus> prepared_with_id(const std::string& id, const std::filesystem::path& cache_root);
 
 }  // namespace thinpipe

@@ -8,8 +8,8 @@
 namespace thinpipe {
 namespace {
 
-// More than the four that make a Feistel network a pseudorandom permutation, because the small domains of small corpora
-// mix less in each round.
+// Four rounds make a Feistel network a pseudorandom permutation; more are used because the small domains of small
+// corpora mix less in each round.
 constexpr uint64_t kRounds = 8;
 
 }  // namespace
@@ -46,7 +46,7 @@ uint64_t KeyedPermutation::operator()(uint64_t index) const {
   TP_CHECK(index < size_, "index {} of a permutation of {}", index, size_);
   const CounterRng rng(seed_, stream_);
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
-  // The network permutes at most four times `size` values. Starting below size, it comes back below size within one
+  // The network permutes fewer than four times `size` values. Starting below size, it returns below size within one
   // cycle.
   do {
     uint64_t left = index >> half_bits_;

@@ -1,5 +1,5 @@
 // Which tokens a training sample holds: a pure function of (corpus, seed, sample number), with no state to save and no
-// permutation in memory. So any stage, after any restart, finds the same sample by its number alone.
+// permutation in memory. Any stage finds the same sample by its number alone, also after a restart.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace thinpipe {
 
-// How many windows of T = seq_len inputs a split of `tokens` tokens has: floor((tokens - 1) / T). Window w is the
-// tokens [w T, w T + T], T + 1 of them: inputs and, shifted by one, targets.
+// The number of windows of T = seq_len inputs in a split of `tokens` tokens: floor((tokens - 1) / T). Window w holds
+// the T + 1 tokens [w T, w T + T]: the inputs and, shifted by one, the targets.
 uint64_t window_count(uint64_t tokens, int64_t seq_len);
 
 // window_count(). Throws UserError if it is 0; the message names train.seq_len and what would fit. `split` is
@@ -21,9 +21,8 @@ uint64_t require_windows(uint64_t tokens, int64_t seq_len, std::string_view spli
 // Fills out (T + 1) with window `window`, which must exist. An error if the disk fails.
 Status read_window(const TokenShard& shard, uint64_t window, std::span<int32_t> out);
 
-// A bijection of [0, size): a balanced Feistel network over the next even number of bits, applied until the result is
-// below size.
-// Sizes from 1 to 2^62.
+// A bijection of [0, size), for sizes from 1 to 2^62: a balanced Feistel network over the next even number of bits,
+// applied until the result is below size.
 class KeyedPermutation {
  public:
   KeyedPermutation(uint64_t seed, uint64_t stream, uint64_t size);
@@ -36,8 +35,8 @@ class KeyedPermutation {
   int half_bits_;
 };
 
-// The training order: every pass over the data visits each window once, in an order of its own. Validation needs none:
-// it reads its windows from 0 up.
+// The training order: every pass over the data visits each window once, in a different order. Validation does not use
+// it: it reads its windows from 0 up.
 class TrainSampler {
  public:
   // corpus_id: PreparedCorpus::id. windows > 0.

@@ -1,4 +1,4 @@
-// The loadable module around sentencepiece (sentencepiece_module.h says why). It holds nothing else.
+// The loadable module around sentencepiece (sentencepiece_module.h says why it exists). It holds nothing else.
 #include "text/sentencepiece_module.h"
 
 #include <sentencepiece_processor.h>
@@ -11,7 +11,7 @@ namespace thinpipe {
 namespace {
 
 namespace sp = sentencepiece;
-static_assert(std::is_same_v<int32_t, int>, "sentencepiece's ids are passed through as they are");
+static_assert(std::is_same_v<int32_t, int>, "sentencepiece's ids are passed on without conversion");
 
 class LoadedModel final : public PieceModel {
  public:
@@ -48,7 +48,7 @@ class ChunkIterator final : public sp::SentenceIterator {
 
 std::unique_ptr<PieceModel> load(std::string_view model) {
   auto loaded = std::make_unique<LoadedModel>();
-  // An empty string is a valid protobuf message of a model without pieces.
+  // An empty string would be a valid protobuf message: a model without pieces.
   if (model.empty() || !loaded->load(model) || loaded->piece_count() <= 0) return nullptr;
   return loaded;
 }

@@ -1,7 +1,7 @@
-// The part of sentencepiece that is used here, behind an interface, because Debian's library cannot be linked: it
-// exports the symbols of its own, older protobuf, and libtorch brings the system's. In one program the two call each
-// other's functions and crash. So sentencepiece lives in a module (sentencepiece_module.cc) that is loaded on first use
-// with its symbols bound to itself. Only that file includes sentencepiece's headers.
+// The part of sentencepiece that we use, behind an interface. Debian's library cannot be linked: it exports the symbols
+// of its own, older protobuf, and libtorch loads the system's; in one program the two call each other's functions and
+// crash. So sentencepiece lives in a module (sentencepiece_module.cc) that is loaded on first use with its symbols
+// bound to itself. Only that file includes sentencepiece's headers.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@ class PieceModel {
   virtual int32_t piece_count() const = 0;
   virtual int32_t bos() const = 0;  // below 0: none
   virtual int32_t eos() const = 0;
-  // "" or what went wrong.
+  // Returns "" or the reason of the failure.
   virtual std::string encode(std::string_view text, std::vector<int32_t>* ids) const = 0;
   virtual std::string decode(const std::vector<int32_t>& ids, std::string* text) const = 0;
 };
 
-// Training text in pieces that sentencepiece calls sentences.
+// Training text in chunks, which sentencepiece calls sentences.
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
-  // The next chunk, valid until the call after; null at the end.
+  // The next chunk, valid until the next call; null at the end.
   virtual const std::string* next() = 0;
 };
 

@@ -13,7 +13,7 @@
 namespace thinpipe {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "shards are little-endian and read as they are");
+static_assert(std::endian::native == std::endian::little, "shards are little-endian and are read without conversion");
 
 struct Format {
   int32_t magic;
@@ -26,7 +26,7 @@ constexpr Format kWide{20240801, 7, sizeof(uint32_t)};
 constexpr int64_t kNarrowVocab = 65536;
 constexpr uint64_t kMaxTokens = INT32_MAX;  // the header's count is an int32
 
-constexpr size_t kBlockBytes = 16 << 10;  // read at once; a window of thousands of tokens fits
+constexpr size_t kBlockBytes = 16 << 10;  // per read; a window of thousands of tokens fits
 constexpr size_t kScanTokens = 64 << 10;
 constexpr size_t kFlushBytes = 1 << 20;
 
@@ -59,7 +59,7 @@ Error read_error(const std::string& name) {
   return Error{fmt::format("cannot read {}: {}", name, std::strerror(errno))};
 }
 
-// Fills `out` from `offset` on and returns how much of it; less only at the end of the file.
+// Fills `out` from `offset` on and returns the number of bytes read; it is less than asked only at the end of the file.
 Result<size_t> read_at(const Fd& file, uint64_t offset, std::span<char> out, const std::string& name) {
   size_t filled = 0;
   while (filled < out.size()) {
@@ -78,7 +78,7 @@ Result<size_t> read_at(const Fd& file, uint64_t offset, std::span<char> out, con
 Result<ShardLayout> parse_shard_header(std::string_view header, uint64_t file_bytes, const std::string& name) {
   const auto refuse = [&](std::string_view why) { return Error{fmt::format("{}: not a token shard: {}", name, why)}; };
   if (header.size() < kShardHeaderBytes) {
-    return refuse(fmt::format("{} bytes, and the header alone has {}", header.size(), kShardHeaderBytes));
+    return refuse(fmt::format("it has {} bytes, but the header alone needs {}", header.size(), kShardHeaderBytes));
   }
   const auto field = [&](size_t index) { return load<int32_t>(header.data() + index * sizeof(int32_t)); };
   const Format* format = field(0) == kNarrow.magic ? &kNarrow : field(0) == kWide.magic ? &kWide : nullptr;
@@ -90,7 +90,7 @@ Result<ShardLayout> parse_shard_header(std::string_view header, uint64_t file_by
   const auto count = static_cast<uint64_t>(field(2));
   const uint64_t expected = kShardHeaderBytes + count * format->width;
   if (file_bytes != expected) {
-    return refuse(fmt::format("{} bytes, where the header's {} tokens make {}", file_bytes, count, expected));
+    return refuse(fmt::format("it has {} bytes, but the {} tokens of the header make {}", file_bytes, count, expected));
   }
   if (header.substr(12).find_first_not_of('\0') != std::string_view::npos) {
     return refuse("the header's unused part is not zero");
@@ -119,7 +119,7 @@ Status TokenShard::read(uint64_t start, std::span<int32_t> out) const {
     const auto part = out.first(std::min(out.size(), block.size() / layout_.width));
     const auto bytes = std::span(block).first(part.size() * layout_.width);
     const size_t count = TRY(read_at(file_, kShardHeaderBytes + start * layout_.width, bytes, name_));
-    if (count < bytes.size()) return Error{fmt::format("{}: has been cut short since it was opened", name_)};
+    if (count < bytes.size()) return Error{fmt::format("{}: was truncated after it was opened", name_)};
     layout_.width == kNarrow.width ? read_as<uint16_t>(bytes.data(), part) : read_as<uint32_t>(bytes.data(), part);
     start += part.size();
     out = out.subspan(part.size());
@@ -133,7 +133,7 @@ Status TokenShard::for_each_block(
   for (uint64_t start = 0; start < size(); start += block.size()) {
     const auto part = std::span(block).first(std::min<uint64_t>(block.size(), size() - start));
     TRY(read(start, part));
-    // The same 32 bits, as the unsigned numbers they are.
+    // The same 32 bits, as unsigned numbers.
     TRY(use(start, {reinterpret_cast<const uint32_t*>(part.data()), part.size()}));
   }
   return {};

@@ -17,26 +17,26 @@ namespace thinpipe {
 
 inline constexpr size_t kShardHeaderBytes = 1024;
 
-// What a shard's header says.
+// The contents of a shard's header.
 struct ShardLayout {
-  size_t width = 0;  // bytes of a token: 2 or 4
+  size_t width = 0;  // bytes per token: 2 or 4
   uint64_t count = 0;
 };
 
-// `header`: the first kShardHeaderBytes of the file, or all of a shorter one. Refuses everything the format does not
-// allow, also a file whose size does not match. `name` is what errors call the file.
+// `header` is the first kShardHeaderBytes of the file, or all of a shorter one. Refuses everything that the format does
+// not allow, including a wrong file size. Errors call the file `name`.
 Result<ShardLayout> parse_shard_header(std::string_view header, uint64_t file_bytes, const std::string& name);
 
-// A shard file, open for reading. Nothing of it is kept in memory: reading a window costs the bytes of that window, and
-// the system's cache of the file does not count as this process's memory. Any number of threads may read.
+// A shard file, open for reading. It keeps no tokens in memory: reading a window costs the bytes of that window, and
+// the system's file cache does not count as memory of this process. Any number of threads may read.
 class TokenShard {
  public:
   static Result<TokenShard> open(const std::filesystem::path& path);
 
   uint64_t size() const { return layout_.count; }
   size_t token_bytes() const { return layout_.width; }
-  // tokens[start .. start + out.size()), which must lie in the shard. An error if the disk fails or the file was cut
-  // short after it was opened. Call check_ids_below() first: an id that does not fit an int32 reads as a negative one.
+  // Reads tokens[start .. start + out.size()), which must lie in the shard. An error if the disk fails or the file was
+  // truncated after it was opened. Call check_ids_below() first: an id that does not fit an int32 becomes negative.
   Status read(uint64_t start, std::span<int32_t> out) const;
   // An error naming the first position whose id is not below `vocab`. Reads the whole shard.
   Status check_ids_below(int64_t vocab) const;
@@ -52,19 +52,19 @@ class TokenShard {
   std::string name_;
 };
 
-// Writes one shard. The file appears under its name with finish(), whole; destroyed before that, it leaves nothing. One
-// thread at a time.
+// Writes one shard. The file appears under its name at finish(), complete; without finish(), the destructor removes it.
+// One thread at a time.
 class TokenShardWriter {
  public:
   static Result<TokenShardWriter> create(const std::filesystem::path& path, int64_t vocab);
 
   // Ids must be in [0, vocab).
   Status append(std::span<const int32_t> tokens);
-  // Nothing may be appended after it.
+  // Nothing may be appended afterwards.
   Status finish();
 
   uint64_t tokens() const { return tokens_; }
-  // How often each id occurs, (V).
+  // The number of occurrences of each id, (V).
   const std::vector<uint64_t>& counts() const { return counts_; }
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kSplitSeed = 20240520;
 constexpr uint64_t kFewDocuments = 20;
-// Twice as many, because a cut comes at the line end after the target.
+// Twice as many, because documents are cut at the line end after the target.
 constexpr uint64_t kFinerDocuments = 2 * kFewDocuments;
 
 double draw(uint64_t index) {
@@ -51,7 +51,7 @@ bool DocumentSplit::is_val(uint64_t index) const {
 Survey survey_corpus(const Corpus& corpus, double val_fraction, const std::function<void(uint64_t)>& on_document) {
   Survey survey = read_through(corpus, {}, val_fraction, on_document);
   if (survey.bytes == 0) {
-    throw UserError(fmt::format("data.corpus = \"{}\" holds no text: give a larger one, or \"kjv\"", corpus.source()));
+    throw UserError(fmt::format("data.corpus = \"{}\" has no text: give a larger corpus, or \"kjv\"", corpus.source()));
   }
   if (survey.split.documents() < kFewDocuments) {
     DocumentSizes finer;
@@ -62,8 +62,8 @@ Survey survey_corpus(const Corpus& corpus, double val_fraction, const std::funct
   }
   if (survey.split.documents() < 2) {
     throw UserError(
-        fmt::format("data.corpus = \"{}\" has {} bytes of text, too little to set validation text aside: "
-                    "give a larger one, or \"kjv\"",
+        fmt::format("data.corpus = \"{}\" has {} bytes of text, too little for a validation split: "
+                    "give a larger corpus, or \"kjv\"",
                     corpus.source(), survey.bytes));
   }
   return survey;

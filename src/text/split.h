@@ -1,4 +1,4 @@
-// Which documents are kept from training for validation, and the first pass over a corpus, which decides it.
+// Which documents are kept for validation, and the first pass over a corpus, which decides it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class DocumentSplit {
   // Counts document number documents(), in order.
   void add();
   uint64_t documents() const { return documents_; }
-  // Any index below documents(), once all have been added; needs two documents to have both sides.
+  // For any index below documents(), after all have been added. With fewer than two documents one side is empty.
   bool is_val(uint64_t index) const;
 
  private:
@@ -30,7 +30,7 @@ class DocumentSplit {
   uint64_t greatest_ = 0;
 };
 
-// What one pass over a corpus finds.
+// The findings of one pass over a corpus.
 struct Survey {
   DocumentSizes sizes;  // how the documents are cut; later passes must use the same
   DocumentSplit split;
@@ -38,9 +38,9 @@ struct Survey {
   uint64_t bytes = 0;
 };
 
-// Reads and checks the whole corpus. If it has fewer than 20 documents, its text files are cut finer (and a single
-// .jsonl document too), so that the validation fraction can be met. Throws UserError if there is no text, or too little
-// to cut in two. `on_document` gets the number of bytes read so far.
+// Reads and checks the whole corpus. If it has fewer than 20 documents, its text files (and a single .jsonl document)
+// are cut into smaller ones, so that the validation fraction can be met. Throws UserError if there is no text, or too
+// little to cut in two. `on_document` gets the number of bytes read so far.
 Survey survey_corpus(const Corpus& corpus, double val_fraction, const std::function<void(uint64_t)>& on_document);
 
 }  // namespace thinpipe

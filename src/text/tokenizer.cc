@@ -31,11 +31,11 @@ enum class Wire : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5
 struct Field {
   uint32_t number = 0;
   Wire wire = Wire::kVarint;
-  uint64_t value = 0;      // of a number
-  std::string_view bytes;  // of a text or a message
+  uint64_t value = 0;      // for numbers
+  std::string_view bytes;  // for text and messages
 };
 
-// The fields of one message, one after the other.
+// Reads the fields of one message in order.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view message) : rest_(message) {}
@@ -64,7 +64,7 @@ class FieldReader {
         return true;
       }
     }
-    return false;  // groups, and numbers the format does not have
+    return false;  // groups and unknown wire types
   }
 
  private:
@@ -92,13 +92,13 @@ class FieldReader {
   std::string_view rest_;
 };
 
-// Hands every field to `take`, which returns whether its wire type and value are possible.
+// Passes every field to `take`, which returns false for an impossible wire type or value.
 Status read_message(std::string_view message, std::string_view name, const std::function<bool(const Field&)>& take) {
   FieldReader reader(message);
   Field field;
   while (!reader.at_end()) {
-    if (!reader.next(field)) return Error{fmt::format("{} is cut short or not a protobuf message", name)};
-    if (!take(field)) return Error{fmt::format("{} has a field {} that it cannot have", name, field.number)};
+    if (!reader.next(field)) return Error{fmt::format("{} is truncated or not a protobuf message", name)};
+    if (!take(field)) return Error{fmt::format("{} has an invalid field {}", name, field.number)};
   }
   return {};
 }
@@ -224,8 +224,7 @@ Result<Tokenizer> Tokenizer::parse(std::string model, const std::string& name) {
   auto pieces = sentencepiece_api().load(model);
   if (!pieces) {
     return Error{fmt::format(
-        "{}: not a complete sentencepiece model: needs a whole .model file, as `thinpipe tokenizer train` writes one",
-        name)};
+        "{}: not a complete sentencepiece model: needs a .model file, as written by `thinpipe tokenizer train`", name)};
   }
   if (pieces->bos() < 0 || pieces->bos() >= pieces->piece_count()) {
     return Error{fmt::format("{}: the sentencepiece model has no begin-of-text token; train it with bos_id", name)};

@@ -14,20 +14,21 @@ namespace thinpipe {
 namespace {
 
 constexpr uint64_t kSampleBytes = 16 << 20;
-// sentencepiece keeps about 100 bytes for every character of every distinct word; this bounds them to about 300 MB.
+// sentencepiece keeps about 100 bytes per character of every distinct word; this limits them to about 300 MB.
 constexpr uint64_t kDistinctWordBytes = 3 << 20;
 // Several lines make one training chunk, so that pieces around a line end ("." + newline, a capital after it) are
 // learned like any other. That saves 5 % of the tokens of the KJV compared with training line by line.
 constexpr size_t kChunkBytes = 2 << 10;
 constexpr int64_t kControlTokens = 3;
 constexpr int64_t kBytePieces = 256;
-// As many characters as Unicode has. Not more: sentencepiece takes time for every piece that could be in a model.
+// The number of characters in Unicode. A larger number would only cost time: sentencepiece spends time on every
+// possible piece.
 constexpr int64_t kAllCharacters = 0x110000 + kControlTokens;
 
 using Chunks = std::vector<std::string>;
 using Options = std::map<std::string, std::string>;
 
-// Counts the bytes of distinct words, by hash: a collision only makes the sample one word larger.
+// Counts the bytes of distinct words, by hash. A collision only makes the sample one word larger.
 class DistinctWords {
  public:
   void add(std::string_view text) {
@@ -84,13 +85,13 @@ std::string train(const Chunks& chunks, int64_t vocab, const Options& changes, s
       {"model_type", "bpe"},
       {"vocab_size", std::to_string(vocab)},
       {"hard_vocab_limit", "true"},
-      // Nothing is normalised and every byte has a token: decode(encode(text)) == text.
+      // No normalisation, and a token for every byte: decode(encode(text)) == text.
       {"normalization_rule_name", "identity"},
       {"remove_extra_whitespaces", "false"},
       {"add_dummy_prefix", "true"},
       {"allow_whitespace_only_pieces", "true"},
       {"byte_fallback", "true"},
-      // The rarest ten-thousandth of the characters is spelled in bytes instead of taking vocabulary.
+      // The rarest 0.01 % of the characters are spelled as bytes and take no vocabulary.
       {"character_coverage", "0.9999"},
       {"split_digits", "true"},
       {"unk_id", "0"},
@@ -105,7 +106,7 @@ std::string train(const Chunks& chunks, int64_t vocab, const Options& changes, s
   return sentencepiece_api().train({options.begin(), options.end()}, source, &model);
 }
 
-// How many pieces a model gets that need not have exactly `vocab`; 0 if it cannot be trained.
+// The number of pieces of a model trained without an exact limit; 0 if it cannot be trained.
 int64_t pieces_without_limit(const Chunks& chunks, int64_t vocab, Options changes) {
   changes.emplace("hard_vocab_limit", "false");
   std::string model;
@@ -114,9 +115,9 @@ int64_t pieces_without_limit(const Chunks& chunks, int64_t vocab, Options change
   return proto ? static_cast<int64_t>(proto.value().pieces.size()) : 0;
 }
 
-// Finds out why training failed, by training what cannot fail for that reason.
+// Finds out why training failed, by training models that cannot fail for one of the possible reasons.
 [[noreturn]] void explain_failure(const Chunks& chunks, int64_t vocab, const std::string& reason) {
-  // A model of single characters has all that must be in a BPE model, but for the bytes.
+  // A model of single characters has everything that a BPE model must have, except the bytes.
   const int64_t characters =
       pieces_without_limit(chunks, kAllCharacters, {{"model_type", "char"}, {"byte_fallback", "false"}});
   if (characters > 0 && characters + kBytePieces > vocab) {
@@ -127,8 +128,7 @@ int64_t pieces_without_limit(const Chunks& chunks, int64_t vocab, Options change
   }
   const int64_t most = pieces_without_limit(chunks, vocab, {});
   if (most > 0 && most < vocab) {
-    throw UserError(fmt::format("data.vocab = {} is more than the training text can fill; it has pieces for at most {}",
-                                vocab, most));
+    throw UserError(fmt::format("data.vocab = {} is too large: the training text has at most {} pieces", vocab, most));
   }
   throw UserError(fmt::format("cannot train a tokenizer with data.vocab = {} on this corpus: {}", vocab, reason));
 }

@@ -1,6 +1,6 @@
 // The same ids as Tokenizer::encode, much faster. sentencepiece spends most of its time on the order of merges within a
-// whole document, but no piece of an ordinary model reaches over the start of a word. So a document is encoded word by
-// word, and the ids of frequent words are remembered.
+// whole document, but in an ordinary model no piece crosses the start of a word. So a document is encoded word by word,
+// and the ids of frequent words are cached.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class WordEncoder {
  public:
   explicit WordEncoder(const Tokenizer& tokenizer);
 
-  // Exactly tokenizer.encode(text), appended.
+  // Appends exactly tokenizer.encode(text).
   void append(std::string_view text, std::vector<int32_t>& ids);
 
   // Whether the words of this model can be encoded one by one; if not, append() encodes the text as a whole.

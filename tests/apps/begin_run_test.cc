@@ -386,7 +386,7 @@ TEST_F(TableOfARun, ThatIsNotTheNamedOneStopsTheStart) {
   expect_refused(run, "its rows have the hash");
   fs::remove(path);
   EXPECT_NE(program_.run({"show", run.string()}).out.find("(missing)"), std::string::npos);
-  expect_refused(run, "is missing; subspace.table says that this run needs it");
+  expect_refused(run, "is missing, but subspace.table names it");
   test::write_file(path, bytes);
   EXPECT_EQ(program_.run({"train", "--resume", run.string()}).exit_code, 0);
 }

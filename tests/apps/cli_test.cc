@@ -201,7 +201,7 @@ TEST(CliData, ACorpusThatIsNoTextIsNamed) {
   std::filesystem::create_directory(program / "nothing");
   expect_refused(program, tiny_run({"data.corpus=missing.txt"}), {"data.corpus = \"missing.txt\"", "give \"kjv\""});
   expect_refused(program, tiny_run({"data.corpus=a\nb"}), {"data.corpus = \"a\\u000ab\"", "give \"kjv\""});
-  expect_refused(program, tiny_run({"data.corpus=nothing"}), {"data.corpus", "nothing holds no files"});
+  expect_refused(program, tiny_run({"data.corpus=nothing"}), {"data.corpus", "nothing has no files"});
   expect_refused(program, tiny_run({"data.corpus=empty.txt"}), {"data.corpus = \"empty.txt\"", "no text"});
   expect_refused(program, tiny_run({"data.corpus=latin.txt"}), {"latin.txt: line 21", "must be UTF-8"});
   expect_refused(program, tiny_run({"data.corpus=broken.jsonl"}), {"broken.jsonl: line 2", "a string \"text\""});

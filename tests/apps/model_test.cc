@@ -315,7 +315,7 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   expect_refused(program_, {"eval", "run", "--step", "two"}, {"--step two", "whole number"});
   expect_refused(program_, {"eval", "run", "--text", "missing.txt"}, {"--text = \"missing.txt\"", "No such file"});
   fs::create_directory(program_ / "nothing");
-  expect_refused(program_, {"eval", "run", "--text", "nothing"}, {"--text: folder nothing", "holds no files"});
+  expect_refused(program_, {"eval", "run", "--text", "nothing"}, {"--text: folder nothing", "has no files"});
   expect_refused(program_, {"eval", "run", "--text", "/dev/null"},
                  {"--text = \"/dev/null\"", "neither a file nor a folder"});
   for (const std::string device : {"foo", "cpu:7", "cuda:x"}) {

@@ -188,9 +188,9 @@ TEST_F(OtherCuts, WhatIsRefusedLeavesTheRunAsItWas) {
   const auto config = read_file(run / "config.toml").take();
   const auto manifest = newest_manifest(run);
   const std::vector<std::pair<Arguments, Arguments>> refused = {
-      {{"--set", "model.d=64"}, {"--set model.d: decides what the run computes", "begin a new run"}},
-      {{"--set", "boundary.pack=int4"}, {"--set boundary.pack: decides"}},
-      {{"--steps", "30"}, {"--set train.steps: decides"}},
+      {{"--set", "model.d=64"}, {"--set model.d: changes what the run computes", "start a new run"}},
+      {{"--set", "boundary.pack=int4"}, {"--set boundary.pack: changes"}},
+      {{"--steps", "30"}, {"--set train.steps: changes"}},
       {{"--device", "cuda"}, {"train.device", "cuda"}},
       {{"--set", "pipeline.stages=5"}, {"more stages than blocks"}},
       {{"--set", "pipeline.cuts=[2,3]"}, {"sums to 5"}},
@@ -201,7 +201,7 @@ TEST_F(OtherCuts, WhatIsRefusedLeavesTheRunAsItWas) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     expect_fails(arguments, parts);
   }
-  expect_fails({"serve", "--run", run.string(), "--set", "model.d=64"}, {"--set model.d: decides"});
+  expect_fails({"serve", "--run", run.string(), "--set", "model.d=64"}, {"--set model.d: changes"});
   EXPECT_EQ(read_file(run / "config.toml").take(), config);
   EXPECT_EQ(newest_manifest(run), manifest);
   // Trainable anchors: groups may be joined, so this goes on; and then it is complete.

@@ -31,7 +31,7 @@ TEST(Bytes, GetReadsWhatWasWrittenAtAnyOffset) {
   static_assert(get_le<uint32_t>(std::string_view("\1\2\3\4", 4)) == 0x04030201);
 }
 
-TEST(BytesDeath, GetStopsBehindTheEnd) {
+TEST(BytesDeath, GetPastTheEndStopsTheProgram) {
   EXPECT_DEATH(get_le<uint32_t>("123"), "4 bytes at 0 of 3");
   EXPECT_DEATH(get_le<uint16_t>("123", 2), "2 bytes at 2 of 3");
   EXPECT_DEATH(get_le<uint16_t>("123", static_cast<size_t>(-1)), "2 bytes at");

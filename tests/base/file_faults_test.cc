@@ -42,7 +42,7 @@ TEST(AtomicFileFaults, WritesInTheOrderThatSurvivesACrash) {
             (std::vector<std::string>{"create", "write", "pwrite", "fsync", "rename", "close", "sync_directory"}));
 }
 
-TEST(AtomicFileFaults, EveryFaultLeavesTheOldFileOrTheNewOneWhole) {
+TEST(AtomicFileFaults, EveryFaultLeavesTheCompleteOldOrNewFile) {
   for (const Fault fault : kAllFaults) {
     for (size_t n = 1;; ++n) {
       SCOPED_TRACE(fmt::format("{} at operation {}", name_of(fault), n));
@@ -60,7 +60,7 @@ TEST(AtomicFileFaults, EveryFaultLeavesTheOldFileOrTheNewOneWhole) {
       const bool in_place = !disk.fault_happened() || n > position_of(disk.operations(), "rename");
       const bool is_new = is_power_loss(fault) ? !disk.fault_happened() : in_place;
       EXPECT_EQ(read_file(folder / "a").value(), is_new ? "N" + kNew.substr(1) : "old");
-      // A close that fails is no fault, as the bytes were synced before it.
+      // A failing close is harmless, because the bytes were synced before it.
       const bool harmless =
           !disk.fault_happened() || (!kills(fault) && n == position_of(disk.operations(), "close") && in_place);
       EXPECT_EQ(status.ok(), harmless);
@@ -84,7 +84,7 @@ Status write_new_folder(const std::filesystem::path& path) {
   return folder.commit();
 }
 
-TEST(AtomicFolderFaults, EveryFaultLeavesNoFolderOrTheWholeOne) {
+TEST(AtomicFolderFaults, EveryFaultLeavesNoFolderOrTheCompleteOne) {
   for (const Fault fault : kAllFaults) {
     for (size_t n = 1;; ++n) {
       SCOPED_TRACE(fmt::format("{} at operation {}", name_of(fault), n));
@@ -158,7 +158,7 @@ TEST(FileFaults, RemoveTreeDoesNotFollowLinks) {
 }
 
 // The double must lose what a real disk may lose, or the tests above prove nothing.
-TEST(PowerLoss, CutsWhatWasNotSyncedAndTakesBackNames) {
+TEST(PowerLoss, LosesUnsyncedBytesAndNames) {
   const ScratchFolder folder;
   const auto path = [&](const char* name) { return (folder / name).string(); };
   ASSERT_TRUE(write_file_atomically(folder / "replaced", "old").ok());
@@ -186,7 +186,7 @@ TEST(PowerLoss, CutsWhatWasNotSyncedAndTakesBackNames) {
   EXPECT_EQ(folder.file_count(), 4u);
 }
 
-TEST(PowerLoss, FindsUnsyncedNamesInAFolderThatWasMoved) {
+TEST(PowerLoss, LosesUnsyncedNamesInAMovedFolder) {
   const ScratchFolder folder;
   const auto path = [&](const char* name) { return (folder / name).string(); };
   FaultyFileSystem disk(Fault::kPowerLoss, 5);

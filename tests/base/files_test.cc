@@ -46,7 +46,7 @@ TEST(DataDir, FollowsTheEnvironmentInOrder) {
   EXPECT_EQ(data_dir(), "/own");
 }
 
-TEST(DataDir, SaysWhatToSetWhenThereIsNone) {
+TEST(DataDir, WithoutAnyVariableSaysWhatToSet) {
   const ScopedVariable home("HOME", nullptr);
   const ScopedVariable xdg("XDG_DATA_HOME", "");
   const ScopedVariable own("THINPIPE_DATA_DIR", "");
@@ -106,9 +106,9 @@ TEST(MakeDirectories, CreatesAllOfThemOnce) {
   EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b/c"));
   ASSERT_TRUE(write_file_atomically(folder / "file", "").ok());
   EXPECT_EQ(make_directories(folder / "file/d").error().message,
-            fmt::format("cannot create folder {0}/d: {0} is there and is no folder", (folder / "file").string()));
+            fmt::format("cannot create folder {0}/d: {0} exists and is not a folder", (folder / "file").string()));
   EXPECT_EQ(make_directories("/dev/null/a").error().message,
-            "cannot create folder /dev/null/a: /dev/null is there and is no folder");
+            "cannot create folder /dev/null/a: /dev/null exists and is not a folder");
 }
 
 TEST(AtomicFile, AppearsOnlyWithCommit) {
@@ -142,7 +142,7 @@ TEST(AtomicFile, ReplacesTheOldFile) {
   EXPECT_EQ(read_file(folder / "a").value(), "new");
 }
 
-TEST(AtomicFile, WriteAtOverwritesAndAppendGoesOnAtTheEnd) {
+TEST(AtomicFile, WriteAtOverwritesAndAppendContinuesAtTheEnd) {
   const ScratchFolder folder;
   auto file = AtomicFile::create(folder / "a");
   ASSERT_TRUE(file.value().append("????body").ok());
@@ -170,7 +170,7 @@ TEST(AtomicFile, IsReadableByItsOwnerAloneWhenPrivate) {
   EXPECT_EQ(read_private_file(folder / "a").value(), "secret");
 }
 
-TEST(ReadPrivateFile, RefusesWhatOthersMayTouchAndSaysHowToMendIt) {
+TEST(ReadPrivateFile, RefusesAFileOthersMayAccessAndSaysHowToFixIt) {
   const ScratchFolder folder;
   const auto path = (folder / "a").string();
   ASSERT_TRUE(write_file_atomically(path, "secret", FileMode::kPrivate).ok());
@@ -193,7 +193,7 @@ TEST(AtomicFile, NamesThePlaceThatCannotBeWritten) {
   EXPECT_EQ(folder.file_count(), 1u);
 }
 
-TEST(AtomicFile, RefusesToReplaceWhatIsNoFile) {
+TEST(AtomicFile, RefusesToReplaceAPipeADeviceOrAFolder) {
   const ScratchFolder folder;
   const auto pipe = (folder / "pipe").string();
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
@@ -234,7 +234,7 @@ std::filesystem::path other_than(const std::string& name, const ScratchFolder& f
   return {};
 }
 
-TEST(AtomicFile, RemovesWhatAKilledWriterOfTheSameFileHasLeft) {
+TEST(AtomicFile, RemovesRemainsOfAKilledWriterOfTheSameFile) {
   const ScratchFolder folder;
   const pid_t child = ::fork();
   if (child == 0) {
@@ -254,7 +254,7 @@ TEST(AtomicFile, RemovesWhatAKilledWriterOfTheSameFileHasLeft) {
   EXPECT_EQ(folder.file_count(), 2u);
 }
 
-TEST(AtomicFile, LeavesWhatAnotherWriterIsAtAndWhatIsNoPartOfAFile) {
+TEST(AtomicFile, KeepsPartialFilesOfLivingWritersAndUnrelatedFiles) {
   const ScratchFolder folder;
   ASSERT_TRUE(make_directories(folder / "a.partial-folder").ok());
   std::filesystem::create_symlink("nothing", folder / "a.partial-linked");
@@ -267,7 +267,7 @@ TEST(AtomicFile, LeavesWhatAnotherWriterIsAtAndWhatIsNoPartOfAFile) {
   EXPECT_EQ(folder.file_count(), 3u);
 }
 
-TEST(AtomicFile, ManyWritersOfOneFileDoNotTakeEachOthersParts) {
+TEST(AtomicFile, ConcurrentWritersOfOneFileDoNotRemoveEachOthersParts) {
   const ScratchFolder folder;
   std::vector<std::thread> writers;
   std::atomic<int> failed = 0;
@@ -281,7 +281,7 @@ TEST(AtomicFile, ManyWritersOfOneFileDoNotTakeEachOthersParts) {
   EXPECT_EQ(folder.file_count(), 1u);
 }
 
-TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNothingElse) {
+TEST(AtomicFile, OnAFullDiskLeavesTheOldFileAndNothingElse) {
   const SmallDisk disk(64 << 10);
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
   ASSERT_TRUE(write_file_atomically(disk.folder() / "a", "old").ok());
@@ -310,7 +310,7 @@ TEST(AtomicFolder, AppearsWithCommitOrLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(scratch / "in/.a.partial"));
 }
 
-TEST(AtomicFolder, RemovesWhatAKilledProcessHasLeft) {
+TEST(AtomicFolder, RemovesRemainsOfAKilledProcess) {
   const ScratchFolder scratch;
   ASSERT_TRUE(make_directories(scratch / ".a.partial/old").ok());
   auto folder = AtomicFolder::create(scratch / "a").take();
@@ -356,7 +356,7 @@ TEST(AtomicFolder, SaysOnceThatItWaits_AndFollowsTheNameToTheNextBuilder) {
   EXPECT_TRUE(std::filesystem::exists(second.path()));
 }
 
-TEST(AtomicFolder, DoesNotReplaceAFolderThatHoldsSomething) {
+TEST(AtomicFolder, RefusesToReplaceAFolderThatIsNotEmpty) {
   const ScratchFolder scratch;
   ASSERT_TRUE(make_directories(scratch / "a").ok());
   ASSERT_TRUE(write_file_atomically(scratch / "a/kept", "1").ok());
@@ -370,7 +370,7 @@ TEST(AtomicFolder, DoesNotReplaceAFolderThatHoldsSomething) {
   EXPECT_FALSE(std::filesystem::exists(scratch / ".a.partial"));
 }
 
-TEST(AtomicFolder, NewOnesTakeTheNextFreeName) {
+TEST(AtomicFolder, CreateNewTakesTheNextFreeName) {
   const ScratchFolder scratch;
   auto first = AtomicFolder::create_new(scratch.path(), "run").take();
   const auto second = AtomicFolder::create_new(scratch.path(), "run").take();
@@ -380,7 +380,7 @@ TEST(AtomicFolder, NewOnesTakeTheNextFreeName) {
   EXPECT_EQ(AtomicFolder::create_new(scratch.path(), "run").value().target(), scratch / "run-3");
 }
 
-TEST(AtomicFolder, OfSeveralAtOnceEachWaitsForItsTurn) {
+TEST(AtomicFolder, ConcurrentBuildersWaitForEachOther) {
   const ScratchFolder scratch;
   std::atomic<int> committed = 0, building = 0;
   std::vector<std::thread> threads;
@@ -417,7 +417,7 @@ TEST(MappedFile, AnEmptyFileHasNoBytes) {
   EXPECT_EQ(MappedFile::open(folder / "a").value().bytes().size(), 0u);
 }
 
-TEST(MappedFile, RefusesWhatIsNoFile) {
+TEST(MappedFile, RefusesAFolderAndAMissingFile) {
   EXPECT_EQ(MappedFile::open("/no/such/file").error().message, "cannot read /no/such/file: No such file or directory");
   EXPECT_EQ(MappedFile::open("/").error().message, "cannot read /: it is a folder, not a file");
 }

@@ -10,7 +10,7 @@ namespace {
 
 const std::vector<std::string> kWords{"model", "data", "train", "optim", "pipeline"};
 
-TEST(Nearest, FindsTheWordOneSlipAway) {
+TEST(Nearest, FindsTheWordOneTypoAway) {
   EXPECT_EQ(nearest("modle", kWords), "model");   // swapped
   EXPECT_EQ(nearest("modl", kWords), "model");    // left out
   EXPECT_EQ(nearest("modell", kWords), "model");  // doubled
@@ -19,14 +19,16 @@ TEST(Nearest, FindsTheWordOneSlipAway) {
   EXPECT_EQ(nearest("train", kWords), "train");
 }
 
-TEST(Nearest, ASwapOfNeighboursIsOneSlip) {
+TEST(Nearest, CountsASwapOfNeighboursAsOneTypo) {
   // As two replacements "ab" -> "ba" would be no nearer than "cd".
   EXPECT_EQ(nearest("trian", std::vector<std::string>{"tries", "train"}), "train");
 }
 
-TEST(Nearest, PrefersTheFirstOfEquals) { EXPECT_EQ(nearest("cat", std::vector<std::string>{"bat", "hat"}), "bat"); }
+TEST(Nearest, PrefersTheFirstOfEquallyCloseWords) {
+  EXPECT_EQ(nearest("cat", std::vector<std::string>{"bat", "hat"}), "bat");
+}
 
-TEST(Nearest, SaysNothingWhenNothingIsNear) {
+TEST(Nearest, IsEmptyIfNoWordIsClose) {
   EXPECT_EQ(nearest("xyzzyplugh", kWords), "");
   EXPECT_EQ(nearest("anything", {}), "");
   EXPECT_EQ(nearest("", kWords), "");
@@ -39,7 +41,7 @@ TEST(Escaped, KeepsTextOnOneLineAndCutsIt) {
   EXPECT_EQ(escaped("abcd", 3), "abc...");
 }
 
-TEST(InQuotes, IsAStringOfJson) {
+TEST(InQuotes, IsAValidJsonString) {
   EXPECT_EQ(in_quotes("say \"a\\b\"\n"), "\"say \\\"a\\\\b\\\"\\u000a\"");
   EXPECT_EQ(in_quotes("", 3), "\"\"");
   EXPECT_EQ(in_quotes("ab\"d", 3), "\"ab\\\"\"...");

@@ -7,12 +7,12 @@
 namespace thinpipe {
 namespace {
 
-TEST(LogLevel, RefusesAnUnknownOneAndNamesTheKnown) {
+TEST(LogLevel, RefusesAnUnknownLevelAndNamesTheKnownOnes) {
   EXPECT_EQ(test::user_error([] { set_log_level("loud"); }),
             "log level 'loud' is not one of debug, info, warn, error");
 }
 
-TEST(LogLevel, KeepsLowerLinesOffStandardError) {
+TEST(LogLevel, HidesMessagesOfLowerLevels) {
   init_log();
   set_log_level("warn");
   testing::internal::CaptureStderr();

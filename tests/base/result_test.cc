@@ -24,7 +24,7 @@ TEST(Result, TakeMovesTheValueOut) {
   EXPECT_EQ(*std::move(result).take(), 7);
 }
 
-TEST(Result, TakeOfAnErrorIsTheUsersToRead) {
+TEST(Result, TakeOfAnErrorThrowsUserError) {
   try {
     half(5).take();
     FAIL();

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kSeed = 0x0123456789abcdef;
 constexpr std::string_view kName = "blocks.3.wqkv";
 
-TEST(Philox, GivesTheAuthorsAnswers) {
+TEST(Philox, MatchesTheAuthorsTestVectors) {
   using Block = std::array<uint32_t, 4>;
   constexpr uint32_t kOnes = 0xffffffff;
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -32,7 +32,7 @@ TEST(StreamOf, IsFnv1a) {
   EXPECT_EQ(stream_of(kName), 0x97363f05c0e13323u);
 }
 
-TEST(CounterRng, Gives32BitGoldens) {
+TEST(CounterRng, MatchesGolden32BitValues) {
   const CounterRng rng(kSeed, kName);
   EXPECT_EQ(rng.bits32(0), 0xdb5613ebu);
   EXPECT_EQ(rng.bits32(1), 0x0251f5d6u);
@@ -43,7 +43,7 @@ TEST(CounterRng, Gives32BitGoldens) {
   EXPECT_EQ(rng.bits32(UINT64_MAX), 0x786cb005u);
 }
 
-TEST(CounterRng, Gives64BitGoldens) {
+TEST(CounterRng, MatchesGolden64BitValues) {
   const CounterRng rng(kSeed, kName);
   EXPECT_EQ(rng.bits64(0), 0x0251f5d6db5613ebu);
   EXPECT_EQ(rng.bits64(1), 0x6a42f3322a030c16u);
@@ -52,7 +52,7 @@ TEST(CounterRng, Gives64BitGoldens) {
   EXPECT_EQ(rng.bits64(UINT64_MAX), 0x044bc9491d09ea2fu);
 }
 
-TEST(CounterRng, GivesUnitVarianceGoldens) {
+TEST(CounterRng, MatchesGoldenUnitVarianceValues) {
   const CounterRng rng(kSeed, kName);
   EXPECT_EQ(rng.unit_variance(0), 0x1.3c65e4bd5dc73p+0);
   EXPECT_EQ(rng.unit_variance(1), -0x1.b35e24937d6e6p+0);
@@ -60,7 +60,7 @@ TEST(CounterRng, GivesUnitVarianceGoldens) {
   EXPECT_EQ(rng.unit_variance(UINT64_MAX), -0x1.a3df9ab7a3889p-4);
 }
 
-TEST(CounterRng, NameAndNumberOfAStreamAreTheSame) {
+TEST(CounterRng, StreamByNameEqualsStreamByNumber) {
   EXPECT_EQ(CounterRng(3, "a").bits64(9), CounterRng(3, stream_of("a")).bits64(9));
 }
 

@@ -9,7 +9,7 @@ namespace thinpipe {
 namespace {
 
 // FIPS 180-4's examples and the empty message.
-TEST(Sha256, GivesTheStandardsAnswers) {
+TEST(Sha256, MatchesTheStandardsExamples) {
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
@@ -18,7 +18,7 @@ TEST(Sha256, GivesTheStandardsAnswers) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST(Sha256, PiecesHashLikeTheWhole) {
+TEST(Sha256, HashOfPiecesEqualsHashOfTheWhole) {
   const std::string text = "a sentence cut into pieces of every length";
   for (size_t cut = 0; cut <= text.size(); ++cut) {
     Sha256 hash;
@@ -29,7 +29,7 @@ TEST(Sha256, PiecesHashLikeTheWhole) {
   }
 }
 
-TEST(Sha256, OfAFileIsThatOfItsBytes) {
+TEST(Sha256, HashOfAFileEqualsHashOfItsBytes) {
   const test::ScratchFolder folder;
   for (const size_t size : {size_t{0}, size_t{3}, size_t{1} << 20, (size_t{1} << 20) + 1}) {
     const std::string bytes(size, 'x');

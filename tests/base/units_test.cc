@@ -40,7 +40,7 @@ TEST(Size, ReadsBytesInBothKindsOfUnits) {
   EXPECT_EQ(parse_size("17 B").value(), 17u);
 }
 
-TEST(Units, RefuseAndShowWhatWouldBeRight) {
+TEST(Units, RefusalShowsACorrectExample) {
   for (const char* text :
        {"", "mbit", "80", "80mb", "-1mbit", "80mbit/s", "1e3mbit", "nan mbit", "inf", "0x10mbit", "80 m bit"}) {
     const auto rate = parse_rate(text);
@@ -50,7 +50,7 @@ TEST(Units, RefuseAndShowWhatWouldBeRight) {
   }
   for (const char* text : {"0", "0mbit", "0.1bit"}) {
     EXPECT_EQ(parse_rate(text).error().message,
-              fmt::format("'{}' is no rate at all; write \"unlimited\" for no limit", text));
+              fmt::format("'{}' is not a rate; write \"unlimited\" for no limit", text));
   }
   for (const char* text : {"", "25", "ms", "25 m", "-1s", "25ms ago", "infms"}) {
     const auto duration = parse_duration(text);
@@ -65,7 +65,7 @@ TEST(Units, RefuseAndShowWhatWouldBeRight) {
   }
 }
 
-TEST(Units, RefuseWhatDoesNotFit) {
+TEST(Units, RefuseValuesThatAreTooLarge) {
   EXPECT_EQ(parse_duration("9999999999h").error().message, "'9999999999h' is too large for a duration");
   EXPECT_EQ(parse_size("99999999999GiB").error().message, "'99999999999GiB' is too large for a size");
   EXPECT_FALSE(parse_size(std::string(400, '9')).ok());
@@ -91,7 +91,7 @@ TEST(Units, AreWrittenInTheLargestFittingUnit) {
   EXPECT_EQ(format_size(uint64_t{3} << 30), "3GiB");
 }
 
-TEST(Units, ReadWhatTheyWrite) {
+TEST(Units, ReadBackWhatTheyWrite) {
   for (const uint64_t value : {uint64_t{1}, uint64_t{500}, uint64_t{2'000}, uint64_t{1'250'000}, uint64_t{80'000'000},
                                uint64_t{1'500'000'000}}) {
     EXPECT_EQ(parse_rate(format_rate(value)).value(), value);

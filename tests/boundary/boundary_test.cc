@@ -31,7 +31,7 @@ Activation content_of(int64_t width, int64_t vocab) {
   return {{tokens}, fill_random(CounterRng(1, 2), {18, width}, 1.0, at::TensorOptions().dtype(at::kFloat))};
 }
 
-// One side of a cut, with the stage that it belongs to.
+// One side of a cut, with its stage.
 class Side {
  public:
   Side(const RunConfig& config, int64_t vocab, int64_t cut, const at::TensorOptions& options)
@@ -77,7 +77,7 @@ TEST(Boundary, SizesFollowFromTheConfig) {
   EXPECT_EQ(boundary_sizes(config, 300).largest(), 0u);
 }
 
-TEST(Boundary, OnlyASubspaceBoundaryHasAnEndOfStepAndOnlyWhenTheBasisMoves) {
+TEST(Boundary, HasAnEndOfStepOnlyWhenTheBasisChanges) {
   for (const auto mode : {ModelMode::kSubspace, ModelMode::kDense}) {
     auto config = config_of(mode, Pack::kFp32);
     config.model.subspace.update_every = 5;
@@ -90,7 +90,7 @@ TEST(Boundary, OnlyASubspaceBoundaryHasAnEndOfStepAndOnlyWhenTheBasisMoves) {
   }
 }
 
-TEST(Boundary, TakesTheNextOrthonormalBasisAndNothingElse) {
+TEST(Boundary, AcceptsOnlyTheNextOrthonormalBasis) {
   const auto config = config_of(ModelMode::kSubspace, Pack::kFp32);
   Side lower(config, 300, 0, {}), upper(config, 300, 0, {});
   const auto take = [&](std::span<const std::byte> message) {
@@ -102,20 +102,20 @@ TEST(Boundary, TakesTheNextOrthonormalBasisAndNothingElse) {
   EXPECT_EQ(message.size(), boundary_sizes(config, 300).end_of_step);
   ASSERT_TRUE(take(message).ok());
   EXPECT_EQ(basis_hash(*lower.subspace().next_basis()), basis_hash(next));
-  EXPECT_EQ(lower.subspace().basis().version, 0);  // not in use before the commit
+  EXPECT_EQ(lower.subspace().basis().version, 0);  // not used before the commit
   lower.subspace().drop_tap();
   EXPECT_FALSE(lower.subspace().next_basis());
 
   EXPECT_FALSE(take(std::span(message).first(message.size() - 1)).ok());
   lower.subspace().set_basis(next);
-  EXPECT_EQ(take(message).error().message, "basis version 1 arrived where 2 was due");
+  EXPECT_EQ(take(message).error().message, "basis version 1 arrived, expected 2");
   lower.subspace().set_basis(make_basis(1, 32, 8));
   message[20] ^= std::byte{0x7f};
   EXPECT_FALSE(take(message).ok());  // not orthonormal any more
   EXPECT_FALSE(lower.subspace().next_basis());
 }
 
-TEST(Boundary, RefusesEveryOtherSize) {
+TEST(Boundary, RefusesMessagesOfAnyOtherSize) {
   for (const auto pack : kPacks) {
     const auto content = content_of(8, 300);
     Side boundary(config_of(ModelMode::kSubspace, pack), 300, 0, content.stream.options());
@@ -164,7 +164,7 @@ TEST(Boundary, BytesFlippedAnywhereNeverCrash) {
   }
 }
 
-TEST(Boundary, GradientsRoundByStepMicrobatchAndCut) {
+TEST(Boundary, RoundingOfGradientsDependsOnStepMicrobatchAndCut) {
   const auto content = content_of(8, 300);
   const auto config = config_of(ModelMode::kSubspace, Pack::kInt4);
   Side first(config, 300, 0, content.stream.options());

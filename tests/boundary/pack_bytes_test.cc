@@ -1,5 +1,5 @@
-// The bytes of a pack, held to docs/wire.md: goldens from an independent implementation of that page, a naive twin of
-// the encoder, every 16-bit float, sizes, and what hostile bytes decode to.
+// Checks the bytes of a pack against docs/wire.md: golden values from an independent implementation of that page, a
+// naive twin of the encoder, every 16-bit float, sizes, and decoding of hostile bytes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ std::string hex(const std::vector<std::byte>& bytes) {
 
 const std::vector<float> kGolden = {0.75f, -1.5f, 0.1f, 3.0f, 0, 0, 0, 0, 1e-3f, -2e-3f, 5e-4f, 1.7e-3f};  // (3, 4)
 
-TEST(PackBytes, NearestGivesTheGoldens) {
+TEST(PackBytes, NearestMatchesTheGoldenBytes) {
   const auto bytes = [](Pack pack_as) { return hex(packed(pack_as, kGolden, 4, Rounding::kNearest)); };
   EXPECT_EQ(bytes(Pack::kFp64),
             "000000000000e83f000000000000f8bf000000a09999b93f0000000000000840"
@@ -53,7 +53,7 @@ TEST(PackBytes, NearestGivesTheGoldens) {
   EXPECT_EQ(bytes(Pack::kInt2), "00004040e1760000774de600e2");
 }
 
-TEST(PackBytes, StochasticGivesTheGoldens) {
+TEST(PackBytes, StochasticMatchesTheGoldenBytes) {
   const PackRandom random{42, pack_stream(7, 3, 1, Direction::kBackward)};
   const auto bytes = [&](Pack pack_as) { return hex(packed(pack_as, kGolden, 4, Rounding::kStochastic, random)); };
   EXPECT_EQ(bytes(Pack::kBf16), "403fc0bfcd3d40400000000000000000843a03bb033ade3a");
@@ -71,7 +71,7 @@ TEST(PackBytes, ZeroAndNanTensorsHaveTheirOwnBytes) {
   EXPECT_EQ(hex(packed(Pack::kBf16, nans, 4, Rounding::kNearest)), "807f807f807f807f");
 }
 
-TEST(PackBytes, TheScaleOfDoublesIsTheNextFloatUpAndAtMostTheLargest) {
+TEST(PackBytes, ScaleOfDoublesRoundsUpToAFiniteFloat) {
   const auto scale = [](double largest) {
     return hex(packed<double>(Pack::kFp16, {-largest, 0.0}, 2, Rounding::kNearest)).substr(0, 8);
   };
@@ -82,7 +82,7 @@ TEST(PackBytes, TheScaleOfDoublesIsTheNextFloatUpAndAtMostTheLargest) {
   EXPECT_EQ(scale(1e300), "ffff7f7f");
 }
 
-TEST(PackStream, GivesTheGoldensAndKeepsFieldsApart) {
+TEST(PackStream, MatchesTheGoldenValuesAndKeepsFieldsApart) {
   EXPECT_EQ(pack_stream(7, 3, 1, Direction::kBackward), 0x037e0c0aeb99cbc3u);
   EXPECT_EQ(pack_stream(0, 0, 0, Direction::kForward), 0x037e0c0deb9acbc0u);
   EXPECT_EQ(pack_stream(0xffffffff, 0xffff, 0x7fff, Direction::kBackward), 0xfc81f3f21465343fu);
@@ -92,13 +92,13 @@ TEST(PackStream, GivesTheGoldensAndKeepsFieldsApart) {
   EXPECT_EQ(base ^ pack_stream(0, 0, 0x7fff, Direction::kForward), 0xfffeu);
 }
 
-TEST(PackStreamDeathTest, FieldsOutOfRangeAreAFault) {
+TEST(PackStreamDeathTest, FieldsOutOfRangeStopTheProgram) {
   EXPECT_DEATH((void)pack_stream(uint64_t{1} << 32, 0, 0, Direction::kForward), "exceed");
   EXPECT_DEATH((void)pack_stream(0, 1 << 16, 0, Direction::kForward), "exceed");
   EXPECT_DEATH((void)pack_stream(0, 0, 1 << 15, Direction::kForward), "exceed");
 }
 
-// The page in the plainest code: frexp and ldexp instead of bits, one number and one random word at a time.
+// The page in the simplest code: frexp and ldexp instead of bits, one number and one random word at a time.
 class NaiveTwin {
  public:
   NaiveTwin(int64_t cols, Rounding rounding, PackRandom random)
@@ -186,7 +186,7 @@ class NaiveTwin {
   std::vector<std::byte> bytes_;
 };
 
-// Rows of very different sizes, among them rows of zeros, so that work which is skipped must not shift the randomness.
+// Rows of very different magnitudes, including rows of zeros: skipping work must not shift the random numbers.
 std::vector<float> mixed_rows(int64_t rows, int64_t cols, double scale) {
   const CounterRng rng(23, "mixed");
   std::vector<float> values;
@@ -199,7 +199,7 @@ std::vector<float> mixed_rows(int64_t rows, int64_t cols, double scale) {
   return values;
 }
 
-TEST(PackBytes, EqualTheNaiveTwins) {
+TEST(PackBytes, MatchTheNaiveTwin) {
   const PackRandom random{3, pack_stream(1, 2, 0, Direction::kForward)};
   for (const auto& [rows, cols] : {std::pair{1, 4}, {2, 8}, {9, 1020}, {3, 1500}, {400, 12}, {2, 4096}}) {
     for (const double scale : {1.0, 1e-9, 1e-41, 1.9e38}) {
@@ -218,7 +218,7 @@ TEST(PackBytes, EqualTheNaiveTwins) {
   }
 }
 
-TEST(PackBytes, EveryBf16ComesBackAsItself) {
+TEST(PackBytes, EveryBf16SurvivesTheRoundTrip) {
   std::vector<std::byte> bytes;
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const bool nan = (bits & 0x7fff) > 0x7f80;
@@ -235,7 +235,7 @@ TEST(PackBytes, EveryBf16ComesBackAsItself) {
   EXPECT_EQ(packed(Pack::kBf16, values, 1, Rounding::kStochastic), bytes);
 }
 
-TEST(PackBytes, EveryFp16UpToTheScaleComesBackAsItselfAndTheRestIsNan) {
+TEST(PackBytes, EveryFp16UpToTheScaleSurvivesTheRoundTrip_TheRestIsNan) {
   std::vector<std::byte> bytes{{}, {}, std::byte{0x80}, std::byte{0x3f}};  // a scale of 1
   for (uint32_t bits = 0; bits < 0x10000; ++bits) bytes.insert(bytes.end(), {std::byte(bits), std::byte(bits >> 8)});
   std::vector<double> values(0x10000);
@@ -286,11 +286,11 @@ TEST(PackProblem, NamesTheNearestWidthThatFits) {
   EXPECT_EQ(pack_problem(Pack::kInt4, 15), "int4 puts 2 numbers into a byte, so 15 columns do not fit: use 14 or 16");
   EXPECT_EQ(pack_problem(Pack::kInt2, 18), "int2 puts 4 numbers into a byte, so 18 columns do not fit: use 16 or 20");
   EXPECT_EQ(pack_problem(Pack::kInt2, 3), "int2 puts 4 numbers into a byte, so 3 columns do not fit: use 4");
-  EXPECT_EQ(pack_problem(Pack::kFp32, 0), "0 columns cannot be packed: 1 to 1048576 can");
-  EXPECT_EQ(pack_problem(Pack::kInt8, 1 << 21), "2097152 columns cannot be packed: 1 to 1048576 can");
+  EXPECT_EQ(pack_problem(Pack::kFp32, 0), "cannot pack 0 columns: needs 1 to 1048576");
+  EXPECT_EQ(pack_problem(Pack::kInt8, 1 << 21), "cannot pack 2097152 columns: needs 1 to 1048576");
 }
 
-TEST(Unpack, RefusesEveryOtherSizeAndLeavesTheNumbersAlone) {
+TEST(Unpack, RefusesAnyOtherSizeWithoutTouchingTheOutput) {
   std::vector<float> out(12, 7.0f);
   for (const Pack pack_as : kAllPacks) {
     const size_t right = packed_bytes(pack_as, 3, 4);
@@ -325,7 +325,7 @@ std::vector<float> unpacked(Pack pack_as, std::vector<int> values, int64_t rows,
   return out;
 }
 
-TEST(Unpack, WhatNoEncoderWritesIsNan) {
+TEST(Unpack, BytesThatNoEncoderWritesAreNan) {
   const auto nan = [](float value) { return std::isnan(value); };
   // Tensor scales: -1, -0, infinity, NaN; beside them a row scale of 1 and two codes.
   for (const std::array<int, 2> top : {std::array{0x80, 0xbf}, {0, 0x80}, {0x80, 0x7f}, {0xc0, 0x7f}}) {
@@ -335,7 +335,7 @@ TEST(Unpack, WhatNoEncoderWritesIsNan) {
   for (const std::array<int, 2> half : {std::array{1, 0x78}, {0, 0xf8}, {0, 0x80}, {0, 0x7c}, {1, 0x7c}}) {
     EXPECT_TRUE(std::ranges::all_of(unpacked(Pack::kInt2, {0, 0, 0x80, 0x3f, half[0], half[1], 0x11}, 1, 4), nan));
   }
-  // Codes: their own element only. With the largest scale, no other reaches infinity.
+  // An invalid code affects only its own element. With the largest scale, no other element reaches infinity.
   const auto int8 = unpacked(Pack::kInt8, {0xff, 0xff, 0x7f, 0x7f, 0, 0x78, 0x80, 0x81, 0x7f}, 1, 3);
   EXPECT_TRUE(std::isnan(int8[0]));
   EXPECT_EQ(int8[1], -kFloatMax);
@@ -365,7 +365,7 @@ TEST(Unpack, RandomBytesGiveFiniteNumbersOrNan) {
   }
 }
 
-TEST(PackDeathTest, WrongSizesAreAFault) {
+TEST(PackDeathTest, WrongSizesStopTheProgram) {
   const std::vector<float> in(8);
   std::vector<std::byte> out(8);
   EXPECT_DEATH(pack<float>(Pack::kInt4, in, 2, 4, Rounding::kNearest, {}, out), "needs 12 bytes");

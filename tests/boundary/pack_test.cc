@@ -1,5 +1,5 @@
-// What a pack promises to training: how far off a number may come back, that stochastic rounding is unbiased and
-// repeatable, and what becomes of zeros, infinities and NaN. The bytes themselves are pack_bytes_test.cc's.
+// What a pack promises to training: the error bound, unbiased and repeatable stochastic rounding, and the treatment of
+// zeros, infinities and NaN. The bytes are tested in pack_bytes_test.cc.
 #include "boundary/pack.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ Matrix<T> made(int64_t rows, int64_t cols, auto value) {
   return matrix;
 }
 
-// Random, structured and extreme ones, every value within float's range.
+// Random, structured and extreme matrices; every value is within float's range.
 template <class T>
 std::vector<Matrix<T>> matrices() {
   const CounterRng rng(11, "matrices");
@@ -71,7 +71,7 @@ std::vector<Matrix<T>> matrices() {
   all.push_back(made<T>(8, 8, [](auto, auto) { return -0.37; }));
   all.push_back(made<T>(8, 8, [](auto row, auto col) { return (row + col) % 2 == 0 ? kFloatMax : -kFloatMax; }));
   all.push_back(made<T>(8, 8, [](auto, auto col) { return col == 3 ? 0x1p-149 : 0.0; }));
-  // One row per decade below the largest, down to where a row scale is denormal and then where it is the smallest.
+  // One row per decade below the largest, until the row scale is denormal and then the smallest possible.
   all.push_back(made<T>(15, 64, [&](auto row, auto col) { return std::pow(10.0, -row) * noise(row, col); }));
   all.push_back(made<T>(64, 64, [](auto row, auto col) { return row == col ? 1.0 : 0.0; }));
   all.push_back(
@@ -79,7 +79,7 @@ std::vector<Matrix<T>> matrices() {
   return all;
 }
 
-// docs/wire.md, "How far off". r: what the row's outermost codes reach; scale: the tensor's.
+// docs/wire.md, "How far off". r: the value of the row's outermost codes; scale: the tensor's.
 double bound(Pack pack_as, Rounding rounding, double x, double r, double scale, bool as_float) {
   const double steps = rounding == Rounding::kNearest ? 0.5 : 1.0;
   const double unit = std::min(scale, r * (1 + 0x1p-10) + 0x1p-39 * scale);
@@ -104,7 +104,7 @@ double bound(Pack pack_as, Rounding rounding, double x, double r, double scale, 
       result = std::max(steps * unit * 2 / 3, std::abs(x) - r);
       break;
   }
-  // The arithmetic's own rounding; then that of the result, to a float that may be denormal.
+  // The rounding of the arithmetic; then of the result, to a float that may be denormal.
   result += 0x1p-48 * scale;
   return as_float ? result + 0x1p-24 * std::abs(x) + 0x1p-149 : result;
 }
@@ -132,7 +132,7 @@ void expect_within_bounds(Pack pack_as, Rounding rounding, const Matrix<T>& in) 
   }
 }
 
-TEST(Pack, ComesBackWithinTheBoundsOfTheFormat) {
+TEST(Pack, RoundTripStaysWithinTheErrorBounds) {
   for (const Pack pack_as : kAllPacks) {
     for (const Rounding rounding : kRoundings) {
       for (const auto& matrix : matrices<float>()) expect_within_bounds(pack_as, rounding, matrix);
@@ -159,7 +159,7 @@ TEST(Pack, NearestDoesNotDependOnTheRandomness) {
   }
 }
 
-TEST(Pack, StochasticRepeatsWithItsStreamAndDiffersWithAnother) {
+TEST(Pack, StochasticIsRepeatablePerStream) {
   const auto matrix = matrices<float>().front();
   for (const Pack pack_as : kRoundingPacks) {
     const auto bytes = packed(pack_as, matrix, Rounding::kStochastic, {1, 2});
@@ -169,7 +169,7 @@ TEST(Pack, StochasticRepeatsWithItsStreamAndDiffersWithAnother) {
   }
 }
 
-// Column 0 holds each row's largest, 1; every other number is x.
+// Column 0 holds each row's maximum, 1; every other number is x.
 template <class T>
 void expect_unbiased(Pack pack_as, double x) {
   const auto matrix = made<T>(400, 100, [&](auto, auto col) { return col == 0 ? 1.0 : x; });
@@ -206,7 +206,7 @@ TEST(Pack, StochasticRoundingIsUnbiased) {
   }
 }
 
-TEST(Pack, StochasticRoundingDoesNotMoveWhatTheFormatHolds) {
+TEST(Pack, StochasticRoundingKeepsRepresentableNumbers) {
   for (const auto& [pack_as, x] : {std::pair{Pack::kBf16, 0.6640625},
                                    {Pack::kFp16, 0.333251953125},
                                    {Pack::kInt8, 0.0},
@@ -221,7 +221,7 @@ TEST(Pack, StochasticRoundingDoesNotMoveWhatTheFormatHolds) {
   }
 }
 
-TEST(Pack, ZeroIsExactAlsoBesideLargeRows) {
+TEST(Pack, ZeroIsExactEvenBesideLargeRows) {
   const auto matrix = made<float>(300, 8, [](auto row, auto col) { return row % 3 == 1 ? 5.0 + double(col) : 0.0; });
   for (const Pack pack_as : kAllPacks) {
     for (const Rounding rounding : kRoundings) {
@@ -234,7 +234,7 @@ TEST(Pack, ZeroIsExactAlsoBesideLargeRows) {
   }
 }
 
-TEST(Pack, TheRowsLargestNeverClips) {
+TEST(Pack, LargestNumberOfARowNeverClips) {
   const CounterRng rng(5, "peaks");
   const auto matrix = made<float>(2000, 4, [&](auto row, auto col) {
     const double peak = 1e-3 + rng.uniform(static_cast<uint64_t>(row));
@@ -254,8 +254,8 @@ TEST(Pack, TheRowsLargestNeverClips) {
   }
 }
 
-// An unbiased int2 must reach the largest number; the nearest level is the better guess where it need not.
-TEST(Pack, Int2ClipsOutliersWhenItRoundsToNearestOnly) {
+// An unbiased int2 must reach the largest number; rounding to nearest may clip, which gives a smaller error.
+TEST(Pack, Int2ClipsOutliersOnlyWhenRoundingToNearest) {
   const auto matrix = made<float>(4, 16, [](auto, auto col) { return col == 5 ? -8.0 : 1.0; });
   const double level = std::sqrt((64.0 + 15.0) / 16.0) / 2;  // half of the row's root mean square
   const auto nearest = round_trip(Pack::kInt2, matrix, Rounding::kNearest);
@@ -282,7 +282,7 @@ TEST(Pack, Int2OfNormalRowsHasAMeanSquareErrorBelow012) {
   }
 }
 
-TEST(Pack, ANumberThatIsNotFiniteMakesAScaledTensorNan) {
+TEST(Pack, NonFiniteNumberMakesAScaledTensorNan) {
   for (const double bad : {kNan, -kNan, kInfinity, -kInfinity}) {
     const auto matrix = made<float>(3, 8, [&](auto row, auto col) { return row == 2 && col == 7 ? bad : 0.5; });
     for (const Pack pack_as : kScaledPacks) {
@@ -325,7 +325,7 @@ TEST(Pack, DoublesBeyondFloatSaturateAndStayFinite) {
   }
 }
 
-TEST(Pack, DoublesBelowFloatVanishQuietly) {
+TEST(Pack, DoublesBelowFloatBecomeZero) {
   const auto matrix = made<double>(2, 4, [](auto, auto col) { return 1e-300 * double(col); });
   for (const Pack pack_as : kScaledPacks) {
     for (const double value : round_trip(pack_as, matrix, Rounding::kNearest)) EXPECT_LE(std::abs(value), 0x1p-149);

@@ -1,4 +1,4 @@
-// Reading: what a file and --set may say, and the one line that answers everything else.
+// Reading: what a config file and --set may contain, and the one-line errors for everything else.
 #include "config/config_file.h"
 
 #include <fmt/format.h>
@@ -21,9 +21,9 @@ std::string refusal(std::string_view text, std::vector<std::string> overrides = 
   return test::user_error([&] { parse(text, std::move(overrides)); });
 }
 
-TEST(ConfigFile, EmptyTextIsTheDefaultRun) { EXPECT_EQ(parse(""), RunConfig{}); }
+TEST(ConfigFile, EmptyTextGivesTheDefaults) { EXPECT_EQ(parse(""), RunConfig{}); }
 
-TEST(ConfigFile, DefaultTomlIsTheDefaultRun) { EXPECT_EQ(load_config("configs/default.toml"), RunConfig{}); }
+TEST(ConfigFile, DefaultTomlGivesTheDefaults) { EXPECT_EQ(load_config("configs/default.toml"), RunConfig{}); }
 
 TEST(ConfigFile, ReadsEveryType) {
   const RunConfig config = parse(R"(
@@ -123,7 +123,7 @@ TEST(ConfigFile, RefusesUnknownNamesAndNamesTheNearest) {
        {},
        "unknown key model.a\\u000ab in x.toml:2: [model] has mode, d, blocks, heads, kv_heads, mlp_width, "
        "positions, rope_base, position_scale, qk_norm, norm_eps, init_std"},
-      {"d = 3", {}, "unknown key d in x.toml:1: needs to stand in a section, did you mean model.d?"},
+      {"d = 3", {}, "unknown key d in x.toml:1: needs to be in a section, did you mean model.d?"},
       {"", {"model.blokcs=2"}, "unknown key model.blokcs on the command line: did you mean model.blocks?"},
       {"", {"modle.d=2"}, "unknown section [modle] on the command line: did you mean [model]?"},
       {"", {"model.d"}, "--set model.d: needs section.key=value, as in --set model.d=512"},
@@ -168,7 +168,7 @@ TEST(ConfigFile, RefusesWrongTypes) {
   });
 }
 
-TEST(ConfigFile, TakesAutomaticCutsFromFileAndCommandLineAndLaterOnesWin) {
+TEST(ConfigFile, TakesAutoCutsFromFileAndCommandLine_TheLastOneWins) {
   for (const auto& config : {parse("[pipeline]\ncuts = \"auto\""), parse("", {"pipeline.cuts=auto"}),
                              parse("[pipeline]\ncuts = [1, 3]", {"pipeline.cuts=\"auto\""})}) {
     EXPECT_TRUE(config.pipeline.auto_cuts);
@@ -192,7 +192,7 @@ TEST(ConfigFile, RefusesWhatIsNotToml) {
   EXPECT_TRUE(refusal("[model]\nd = 1\nd = 2").starts_with("x.toml:3:")) << refusal("[model]\nd = 1\nd = 2");
 }
 
-TEST(ConfigFile, RefusesDeepNestingWithoutFallingOver) {
+TEST(ConfigFile, RefusesDeepNestingWithoutCrashing) {
   const std::string deep = "[pipeline]\ncuts = " + std::string(200'000, '[');
   EXPECT_NE(refusal(deep).find("not valid TOML"), std::string::npos) << refusal(deep);
 }
@@ -250,7 +250,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       EXPECT_TRUE(said.starts_with(fmt::format("{} = ", key))) << said;
       EXPECT_NE(said.find(" on the command line: needs "), std::string::npos) << said;
     }
-    // A rank of 1 fits whatever d is tried.
+    // A rank of 1 fits every d that is tried.
     for (const char* value : good)
       EXPECT_EQ(refusal("[subspace]\nrank = 1", {fmt::format("{}={}", key, value)}), "");
   }
@@ -318,7 +318,7 @@ TEST(ConfigFile, LoadNamesTheFileThatCannotBeRead) {
             "cannot read no/such/file.toml: No such file or directory");
 }
 
-TEST(ConfigFile, LoadRefusesAFileFarTooLargeForAConfig) {
+TEST(ConfigFile, LoadRefusesAHugeFile) {
   const test::ScratchFolder folder;
   const auto path = folder / "large.toml";
   std::ofstream(path) << "#";
@@ -327,7 +327,7 @@ TEST(ConfigFile, LoadRefusesAFileFarTooLargeForAConfig) {
             path.string() + " has 1MiB: a config file has at most 1MiB");
 }
 
-TEST(ConfigFile, DefaultsStandWhereTheFileSaysNothing) {
+TEST(ConfigFile, CallersDefaultsApplyToKeysMissingInTheFile) {
   const std::vector<std::string> defaults{"link.rate=unlimited", "model.d=64"};
   EXPECT_EQ(parse_config("", "x", {}, defaults).link.rate, "unlimited");
   EXPECT_EQ(parse_config("[link]\nrate = \"5mbit\"", "x", {}, defaults).link.rate, "5mbit");

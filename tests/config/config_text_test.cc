@@ -1,4 +1,4 @@
-// Writing: a config survives the way to TOML and back, and the committed reference is what the list of keys says.
+// Writing: a config survives the round trip through TOML, and the committed reference page matches the list of keys.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@ namespace {
 
 RunConfig round_trip(const RunConfig& config) { return parse_config(to_toml(config), "written.toml"); }
 
-TEST(ToToml, DefaultsComeBack) { EXPECT_EQ(round_trip(RunConfig{}), RunConfig{}); }
+TEST(ToToml, DefaultsSurviveTheRoundTrip) { EXPECT_EQ(round_trip(RunConfig{}), RunConfig{}); }
 
-TEST(ToToml, KeepsWhatDefaultsWouldDerive) {
+TEST(ToToml, KeepsExplicitValuesOfDerivedKeys) {
   RunConfig config;
   config.model.heads = 8;
   config.model.kv_heads = 2;
@@ -86,7 +86,7 @@ TEST(ToToml, KeepsAutomaticCuts) {
   EXPECT_EQ(round_trip(config), config);
 }
 
-TEST(ToToml, RandomConfigsComeBack) {
+TEST(ToToml, RandomConfigsSurviveTheRoundTrip) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {
     const RunConfig config = random_config(random);
@@ -95,7 +95,7 @@ TEST(ToToml, RandomConfigsComeBack) {
   }
 }
 
-TEST(Keys, EachIsNamedOnceAndItsDefaultIsInRange) {
+TEST(Keys, AreUniqueAndTheirDefaultsAreInRange) {
   std::vector<std::string> names;
   for (const Key& key : config_keys()) {
     EXPECT_EQ(std::count(names.begin(), names.end(), key.full()), 0) << key.full();
@@ -106,7 +106,7 @@ TEST(Keys, EachIsNamedOnceAndItsDefaultIsInRange) {
   }
 }
 
-TEST(Keys, SetReachesTheFieldThatGetReads) {
+TEST(Keys, SetWritesTheFieldThatGetReads) {
   for (const Key& key : config_keys()) {
     RunConfig config;
     KeyValue other;
@@ -127,7 +127,7 @@ TEST(Keys, SetReachesTheFieldThatGetReads) {
         other = std::vector<int64_t>{3};
         break;
     }
-    // An enum takes only its own names, which stand in quotes in what it needs.
+    // An enum accepts only its own words, which `needs` lists in quotes.
     if (key.needs.starts_with('"') && key.name != "device") other = key.needs.substr(1, key.needs.find('"', 1) - 1);
     key.set(config, other);
     EXPECT_EQ(key.get(config), other) << key.full();

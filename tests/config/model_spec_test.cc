@@ -1,4 +1,4 @@
-// The description of a model against counts written down by hand from docs/model.md.
+// The description of a model against counts derived by hand from docs/model.md.
 #include "config/model_spec.h"
 
 #include <gtest/gtest.h>
@@ -32,18 +32,18 @@ int64_t parameter_count(const RunConfig& config, int64_t vocab, int64_t stage) {
   return count;
 }
 
-// Of one block, as docs/model.md lists it: norms, wqkv, wp1 or a1, wgu, wp2 or a2.
+// The parameters of one block, as docs/model.md lists them: norms, wqkv, wp1 or a1, wgu, wp2 or a2.
 constexpr int64_t kReads = 12 + 12 * (12 + 4 + 4) + 12 + 12 * 14;
 constexpr int64_t kDenseBlock = kReads + 12 * 12 + 7 * 12;
 constexpr int64_t kSubspaceBlock = kReads + 12 * 4 + 7 * 4;
 
-TEST(ParameterCount, OfADenseModelIsWhatTheModelPageLists) {
+TEST(ParameterCount, DenseModelMatchesTheModelPage) {
   const auto config = small(ModelMode::kDense);
   EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 12 + kDenseBlock);
   EXPECT_EQ(parameter_count(config, kVocab, 1), 3 * kDenseBlock + 12 + 12 * kVocab);
 }
 
-TEST(ParameterCount, OfASubspaceModelHasNarrowOutputsButInTheTail) {
+TEST(ParameterCount, SubspaceModelHasNarrowOutputsExceptInTheTail) {
   const auto config = small(ModelMode::kSubspace);
   EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 4 + kSubspaceBlock);
   EXPECT_EQ(parameter_count(config, kVocab, 1), 2 * kSubspaceBlock + kDenseBlock + 12 + 12 * kVocab);
@@ -58,18 +58,18 @@ TEST(ParameterCount, CountsTheGainsOfQkNormAndSplitNorms) {
             2 * (kSubspaceBlock + 2 * 12) + kDenseBlock + 3 * 2 * 4 + 12 + 12 * kVocab);
 }
 
-TEST(ParameterCount, HasATableForEveryAnchorGroupThatIsNotWhollyInTheTail) {
+TEST(ParameterCount, HasOneTablePerAnchorGroupOutsideTheTail) {
   auto config = small(ModelMode::kSubspace);
   config.model.subspace.anchors = Anchors::kStage;
   config.model.subspace.full_rank_tail = 2;
   config.model.subspace.anchor_groups = {1, 1, 1, 1};
   const int64_t table = kVocab * 12;
   EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 4 + kSubspaceBlock + table);
-  // Groups of blocks 1 and 2; block 2 is where the stream is lifted. Block 3 needs no anchor.
+  // Groups of blocks 1 and 2. The stream is lifted at block 2, so block 3 needs no anchor.
   EXPECT_EQ(parameter_count(config, kVocab, 1), kSubspaceBlock + 2 * kDenseBlock + 2 * table + 12 + 12 * kVocab);
 }
 
-TEST(ModelSpec, OfTheStagesTogetherIsThatOfTheWholeModelWhateverTheCuts) {
+TEST(ModelSpec, StagesTogetherGiveTheWholeModelForAnyCuts) {
   for (const auto mode : {ModelMode::kDense, ModelMode::kSubspace}) {
     auto config = small(mode);
     const auto whole = model_spec(config.model, kVocab, whole_model(config.model));
@@ -101,7 +101,7 @@ TEST(ModelUnits, AreTheFilesOfACheckpointInOrder) {
             (Units{"anchors-1", "block-001", "block-002", "block-003", "head", "shared"}));
 }
 
-TEST(ModelSpec, SplitsWhatABlockReadsByColumnsAndWhatItWritesByRows) {
+TEST(ModelSpec, SplitsInputMatricesByColumnsAndOutputMatricesByRows) {
   const auto config = small(ModelMode::kSubspace);
   std::map<std::string, Split> splits;
   for (const auto& spec : model_spec(config.model, kVocab, whole_model(config.model))) splits[spec.name] = spec.split;

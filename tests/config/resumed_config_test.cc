@@ -1,4 +1,4 @@
-// What may be changed when a run goes on, and what may not.
+// What may be changed when a run is resumed, and what may not.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using Cuts = std::vector<int64_t>;
 
 class ResumedConfig : public ::testing::Test {
  protected:
-  // As a run has it: every key given.
+  // As in a run's folder: every key is given.
   void run_with(const Texts& settings) {
     before_ = parse_config("[model]\nblocks = 6\n", "x.toml", settings);
     std::ofstream(folder_ / "config.toml") << to_toml(before_);
@@ -31,23 +31,23 @@ class ResumedConfig : public ::testing::Test {
   RunConfig before_;
 };
 
-TEST_F(ResumedConfig, IsTheRunsOwnWhenNothingIsChanged) {
+TEST_F(ResumedConfig, WithoutOverridesEqualsTheRunsConfig) {
   run_with({"pipeline.cuts=[1,2,3]", "train.steps=7"});
   EXPECT_EQ(changed({}), before_);
 }
 
-TEST_F(ResumedConfig, ANumberOfStagesMeansEvenCuts) {
+TEST_F(ResumedConfig, NewNumberOfStagesGivesEvenCuts) {
   run_with({"pipeline.cuts=[1,1,2,2]"});
   const auto two = changed({"pipeline.stages=2"});
   EXPECT_EQ(two.pipeline.stages, 2);
   EXPECT_EQ(blocks_per_stage(two), (Cuts{3, 3}));
-  EXPECT_EQ(changed({"pipeline.stages=4"}), before_) << "as many as there are: the cuts stay";
+  EXPECT_EQ(changed({"pipeline.stages=4"}), before_) << "the same number of stages keeps the cuts";
   auto expected = before_;
   expected.pipeline = two.pipeline;
   EXPECT_EQ(two, expected) << "nothing else changes";
 }
 
-TEST_F(ResumedConfig, CutsBringTheirNumberOfStages) {
+TEST_F(ResumedConfig, NewCutsSetTheNumberOfStages) {
   run_with({"pipeline.stages=4"});
   const auto config = changed({"pipeline.cuts=[4,2]"});
   EXPECT_EQ(config.pipeline.stages, 2);
@@ -69,7 +69,7 @@ TEST_F(ResumedConfig, AutoCutsStayAutoUntilCutsAreGiven) {
   EXPECT_EQ(changed({"pipeline.cuts=auto"}).pipeline.stages, 3);
 }
 
-TEST_F(ResumedConfig, TakesWhatSaysHowTheRunIsCarriedOut) {
+TEST_F(ResumedConfig, AcceptsKeysThatDoNotChangeTheResult) {
   run_with({});
   const auto config = changed({"pipeline.schedule=gpipe", "link.rate=20mbit", "link.delay=3ms", "checkpoint.every=3",
                                "cluster.lease_s=4", "train.threads=2", "train.device=cuda"});
@@ -87,7 +87,7 @@ TEST_F(ResumedConfig, RefusesEveryOtherKeyByItsName) {
   for (const Key& key : config_keys()) {
     const bool stays = key.section != "pipeline" && key.section != "link" && key.section != "checkpoint" &&
                        key.section != "cluster" && key.full() != "train.threads" && key.full() != "train.device";
-    // Also when nothing would change.
+    // Even if the value would not change.
     const auto text = fmt::format("{}={}", key.full(), toml_text(key.get(before_)));
     const auto said = refusal({text});
     if (!stays) {
@@ -95,15 +95,15 @@ TEST_F(ResumedConfig, RefusesEveryOtherKeyByItsName) {
       continue;
     }
     ++refused;
-    EXPECT_EQ(said.find("--set " + key.full() + ": decides what the run computes"), 0u) << said;
-    EXPECT_NE(said.find("begin a new run"), std::string::npos) << said;
+    EXPECT_EQ(said.find("--set " + key.full() + ": changes what the run computes"), 0u) << said;
+    EXPECT_NE(said.find("start a new run"), std::string::npos) << said;
     EXPECT_EQ(said.find('\n'), std::string::npos);
   }
   EXPECT_GT(refused, 40);
   EXPECT_EQ(refusal({"boundary.pack=fp32"}).find("--set boundary.pack: "), 0u);
 }
 
-TEST_F(ResumedConfig, RefusesCutsThatTheModelDoesNotHave) {
+TEST_F(ResumedConfig, RefusesCutsThatDoNotFitTheModel) {
   run_with({"subspace.anchors=stage", "pipeline.cuts=[2,2,2]"});
   EXPECT_EQ(changed({"pipeline.cuts=[2,4]"}).model, before_.model) << "the anchor groups stay";
   EXPECT_NE(refusal({"pipeline.cuts=[3,3]"}).find("would split a group"), std::string::npos);
@@ -116,7 +116,7 @@ TEST_F(ResumedConfig, RefusesCutsThatTheModelDoesNotHave) {
   EXPECT_EQ(refusal({"pipeline.stages=2", "link.rate=80mbit"}), "");
 }
 
-TEST_F(ResumedConfig, LeavesWhatIsNoKeyToTheOneWhoKnowsThem) {
+TEST_F(ResumedConfig, UnknownKeyGetsASuggestion) {
   run_with({});
   EXPECT_NE(refusal({"pipeline.stage=2"}).find("did you mean pipeline.stages?"), std::string::npos);
   EXPECT_NE(refusal({"stages"}).find("needs section.key=value"), std::string::npos);

@@ -1,5 +1,5 @@
-// The plain values: checks on configs built in code, the division into stages, the bounds' promise of no overflow, and
-// the values of [link].
+// RunConfig built in code: its checks, the division into stages, the ranges' promise of no overflow, and the values of
+// [link].
 #include "config/run_config.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(Validate, RefusesASeedThatTomlCannotHold) {
   EXPECT_THROW(validate(config), UserError);
 }
 
-TEST(Validate, ATokenTableIsNamedByItsHashInASubspaceModelOnly) {
+TEST(Validate, AcceptsATableHashInASubspaceModelOnly) {
   const auto refusal = [](RunConfig config, const std::string& table) {
     config.model.subspace.table = table;
     return test::user_error([&] { validate(config); });
@@ -44,7 +44,7 @@ TEST(Validate, ATokenTableIsNamedByItsHashInASubspaceModelOnly) {
   EXPECT_NE(refusal(dense, hash).find("needs model.mode = \"subspace\""), std::string::npos);
 }
 
-TEST(BlocksPerStage, DividesEvenlyWithTheRestEarly) {
+TEST(BlocksPerStage, DividesEvenlyWithTheRemainderFirst) {
   RunConfig config;
   config.model.blocks = 7;
   config.pipeline.stages = 3;
@@ -74,13 +74,13 @@ TEST(BlocksPerStage, FollowsTheCuts) {
   EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{1, 3}));
 }
 
-TEST(BlocksPerStage, DividesEvenlyWhileAutomaticCutsAreNotPlaced) {
+TEST(BlocksPerStage, DividesEvenlyBeforeAutoCutsArePlaced) {
   RunConfig config;
   config.pipeline = {.stages = 3, .auto_cuts = true};
   EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{2, 1, 1}));
 }
 
-TEST(Validate, RefusesAutomaticCutsBesideAList) {
+TEST(Validate, RefusesAutoCutsTogetherWithAList) {
   RunConfig config;
   config.pipeline = {.stages = 2, .cuts = {1, 3}, .auto_cuts = true};
   EXPECT_THROW(validate(config), UserError);
@@ -141,7 +141,7 @@ TEST(Bounds, NoProductOfValidValuesOverflows) {
   EXPECT_LT((blocks * (4 * d * d + 3 * d * mlp) + 2 * vocab * d) * kBytes, limit);  // parameters
 }
 
-// [link]: one value for all cuts or one per cut, for both directions or each by itself.
+// [link]: one value for all cuts or one per cut, for both directions or for each.
 using std::chrono::milliseconds;
 
 RunConfig with(const LinkConfig& link, int64_t stages = 3) {
@@ -151,7 +151,7 @@ RunConfig with(const LinkConfig& link, int64_t stages = 3) {
   return config;
 }
 
-TEST(LinkSettings, OneValueHoldsForEveryCutAndDirection) {
+TEST(LinkSettings, OneValueAppliesToAllCutsAndDirections) {
   const auto cuts = link_settings(with({"80mbit", "25ms", "2ms"}, 4));
   ASSERT_EQ(cuts.size(), 3u);
   const DirectionSettings expected{80'000'000, milliseconds(25), milliseconds(2)};
@@ -161,7 +161,7 @@ TEST(LinkSettings, OneValueHoldsForEveryCutAndDirection) {
   }
 }
 
-TEST(LinkSettings, EveryCutAndDirectionMayHaveItsOwn) {
+TEST(LinkSettings, EachCutAndDirectionMayHaveItsOwnValue) {
   const auto cuts = link_settings(with({"80mbit/10mbit, unlimited", "0ms", "1ms/2ms"}));
   ASSERT_EQ(cuts.size(), 2u);
   EXPECT_EQ(cuts[0].forward, (DirectionSettings{80'000'000, milliseconds(0), milliseconds(1)}));
@@ -170,9 +170,9 @@ TEST(LinkSettings, EveryCutAndDirectionMayHaveItsOwn) {
   EXPECT_FALSE(link_settings(with({"unlimited", "0ms", "0ms"}))[0].forward.shapes());
 }
 
-TEST(LinkSettings, ARunInOneStageHasNone) { EXPECT_TRUE(link_settings(with({}, 1)).empty()); }
+TEST(LinkSettings, RunWithOneStageHasNone) { EXPECT_TRUE(link_settings(with({}, 1)).empty()); }
 
-TEST(LinkSettings, RefusesWithKeyValueAndWhatIsRight) {
+TEST(LinkSettings, RefusalNamesKeyValueAndWhatWouldBeRight) {
   const auto said = [](const LinkConfig& link, int64_t stages = 3) {
     return test::user_error([&] { link_settings(with(link, stages)); });
   };

@@ -1,4 +1,4 @@
-// Any bytes as a checkpoint's manifest: refused in one line, or a manifest that is written as it was read.
+// Parses any bytes as a checkpoint manifest: refuses them in one line, or accepts a manifest that is written unchanged.
 #include <cstdint>
 #include <string_view>
 

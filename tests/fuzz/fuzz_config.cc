@@ -1,5 +1,5 @@
-// A config file and --set arguments, separated by zero bytes. Whatever they are: a valid config that survives being
-// written and read again, or a UserError of one line.
+// Parses any bytes as a config file and --set arguments, separated by zero bytes: gives a valid config that survives
+// being written and read again, or a UserError of one line.
 #include <cstdint>
 #include <string>
 #include <string_view>

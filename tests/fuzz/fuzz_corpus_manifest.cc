@@ -1,5 +1,5 @@
-// Any bytes as the manifest of a prepared corpus: refused in one line, or a possible manifest that is written as the
-// same bytes.
+// Parses any bytes as the manifest of a prepared corpus: refuses them in one line, or accepts a possible manifest that
+// is written as the same bytes.
 #include <cmath>
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Any bytes as somebody's config.json: refused in one line, or a model whose tensors can be counted, which is written
-// and read back as the same.
+// Parses any bytes as a foreign config.json: refuses them in one line, or accepts a model whose tensors can be counted,
+// and which survives being written and read again.
 #include <cstdint>
 #include <string_view>
 

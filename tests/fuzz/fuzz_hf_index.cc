@@ -1,5 +1,5 @@
-// Any bytes as the index of a sharded model: refused in one line, or names of files that cannot leave their folder,
-// which are written and read back as the same.
+// Parses any bytes as the index of a sharded model: refuses them in one line, or accepts file names that cannot leave
+// their folder, and which survive being written and read again.
 #include <cstdint>
 #include <filesystem>
 #include <string_view>

@@ -1,4 +1,4 @@
-// Any bytes as a sentencepiece model: refused in one line, or pieces that all lie inside them.
+// Parses any bytes as a sentencepiece model: refuses them in one line, or returns pieces that lie inside them.
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,6 @@
-// Any bytes as a packed matrix: the first three choose pack and shape. Refused when their number is wrong, else every
-// number of a scaled pack is NaN or within the tensor's scale, and what came out finite can be packed and read again.
+// Decodes any bytes as a packed matrix; the first three choose pack and shape. Refuses a wrong number of bytes.
+// Otherwise every number of a scaled pack is NaN or within the tensor's scale, and finite results survive packing and
+// unpacking.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -39,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto pack = static_cast<Pack>(data[0] % 7);
   const int64_t rows = data[1] % 9;
   const int64_t cols = data[2] % 65;
-  // On the heap and no longer than they are, so that a read past the end is seen.
+  // On the heap with their exact size, so that a read past the end is detected.
   std::vector<std::byte> bytes(size - 3);
   if (!bytes.empty()) std::memcpy(bytes.data(), data + 3, bytes.size());
   std::vector<float> values(static_cast<size_t>(rows * cols));

@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: refused with a message, or a file whose every tensor lies inside it.
+// Parses any bytes as a safetensors file: refuses them with a message, or accepts a file with all tensors inside it.
 #include <cstdint>
 #include <string_view>
 

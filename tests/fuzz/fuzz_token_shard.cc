@@ -1,4 +1,4 @@
-// Any bytes as the file of a token shard: refused in one line, or readable to the last token.
+// Parses any bytes as a token shard: refuses them in one line, or reads them to the last token.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs every fuzz target for a while: tests/fuzz/run.sh SECONDS_PER_TARGET [BUILD_DIR [SEED]]
-# Starts from the seeds in tests/fuzz/corpus/TARGET/, keeps what it learns and what it breaks in BUILD_DIR/fuzz/, prints
-# one line per target, and exits 1 if any of them crashed, hung or grew too large.
+# Starts from the seeds in tests/fuzz/corpus/TARGET/, keeps new inputs and failures in BUILD_DIR/fuzz/, prints one line
+# per target, and exits with 1 if a target crashed, hung or used too much memory.
 set -euo pipefail
 
 seconds=${1:?usage: tests/fuzz/run.sh SECONDS_PER_TARGET [BUILD_DIR [SEED]]}
 here=$(cd "$(dirname "$0")" && pwd)
 build=${2:-$here/../../build/fuzz}
-seed=${3:-0}  # 0: another one each time
+seed=${3:-0}  # 0: a different one each time
 
 shopt -s nullglob
 programs=()
@@ -36,6 +36,6 @@ run_target() {
 }
 export -f run_target
 
-# One per core. xargs goes on after a failure and reports it in the end.
+# One per core. xargs continues after a failure and reports it at the end.
 printf '%s\0' "${programs[@]}" |
   xargs -0 -I{} -P "$(nproc)" bash -c 'run_target "$@"' _ {} "$seconds" "$build" "$here/corpus" "$seed" || exit 1

@@ -1,5 +1,5 @@
-// Nothing is lost on a cut: every model of the lab's list against the uncut d-wide reference, loss, every gradient,
-// and what the tap has gathered of them.
+// A cut loses nothing: compares every model of the lab's list with the uncut d-wide reference: loss, every gradient,
+// and the second moment that the tap has collected.
 #include "lab/exactness.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 class Exactness : public testing::TestWithParam<ExactnessCase> {};
 
-// Through the executor that trains: the gradients are those it would apply, scaled by 1 / (tokens of the step).
+// Uses the pipeline that trains: the gradients are those it would apply, scaled by 1 / (tokens of the step).
 TEST_P(Exactness, LossGradientsAndTapMatchTheUncutReference) {
   auto config = GetParam().config;
   for (const auto schedule : {ScheduleKind::k1f1b, ScheduleKind::kGpipe}) {
@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Exactness, testing::ValuesIn(exactness_cases())
   return name;
 });
 
-TEST(Exactness, CoarserPacksCostMore) {
+TEST(Exactness, CoarserPacksGiveLargerErrors) {
   auto config = exactness_cases().front().config;
   double previous = 1e-12;
   for (const auto pack : {Pack::kFp32, Pack::kBf16, Pack::kInt4}) {
@@ -43,8 +43,8 @@ TEST(Exactness, CoarserPacksCostMore) {
   }
 }
 
-TEST(Exactness, WhatIsNotANumberIsNeverTakenForExact) {
-  // A head of zeros sends nothing back: 0 / 0 for every gradient but the head's own, which comes last.
+TEST(Exactness, NanIsNeverTakenForExact) {
+  // A head of zeros sends nothing back: every gradient but the head's own, which comes last, gives 0 / 0.
   auto config = exactness_cases().front().config;
   config.model.init_std = 0;
   EXPECT_TRUE(std::isnan(measure_exactness(config).gradient));
@@ -55,7 +55,7 @@ TEST(Exactness, WhatIsNotANumberIsNeverTakenForExact) {
   EXPECT_FALSE(worse(1e-15, 1e-15));
 }
 
-TEST(Exactness, HoldsForADenseModelToo) {
+TEST(Exactness, HoldsForADenseModel) {
   auto config = exactness_cases().front().config;
   config.model.mode = ModelMode::kDense;
   EXPECT_LT(measure_exactness(config).gradient, 1e-12);

@@ -1,6 +1,6 @@
-// The pipeline in coordinates is the paper's literal form (METHOD 2, 3): row-wise AdamW, decay, clipping, Grassmann
-// change-overs and steps that are skipped, compared parameter by parameter in d dimensions. What is compared is the
-// executor that trains, its stages on threads and its messages packed.
+// The pipeline in coordinates equals the paper's literal form (METHOD 2, 3): row-wise AdamW, decay, clipping, Grassmann
+// updates and skipped steps, compared parameter by parameter in d dimensions. The pipeline is the one that trains, with
+// stages on threads and packed messages.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ RunConfig literal_config(int64_t steps, int64_t update_every) {
   return config;
 }
 
-// The pipeline and, beside it, the literal form from the same weights on the same tokens.
+// The pipeline and the literal form, from the same weights and on the same tokens.
 class Pair {
  public:
   explicit Pair(const RunConfig& config)
@@ -52,7 +52,7 @@ class Pair {
     ++(std::sqrt(ours.squared_norm) > config_.optim.clip ? clipped_ : unclipped_);
   }
 
-  // A step in which the last stage's head is not finite. To the literal form it never was, but its number is used up.
+  // A step in which the last stage's head is not finite. The literal form ignores it, but its number is used up.
   void skipped_step(int64_t number) {
     auto& last = pipeline_.worker(static_cast<size_t>(config_.pipeline.stages - 1)).stage();
     auto& head = last.parameters().all().back();
@@ -69,7 +69,7 @@ class Pair {
     EXPECT_EQ(side().basis().version, basis_version);
     EXPECT_EQ(literal_->basis().version, basis_version);
     auto& last = pipeline_.worker(static_cast<size_t>(config_.pipeline.stages - 1)).stage();
-    EXPECT_FALSE(last.subspace()->second_moment().defined()) << "C was gathered though no move follows";
+    EXPECT_FALSE(last.subspace()->second_moment().defined()) << "C was collected although no update follows";
     for (int64_t i = 0; i < config_.pipeline.stages; ++i) {
       const auto& u = pipeline_.worker(static_cast<size_t>(i)).stage().subspace()->basis().u;
       EXPECT_LT((u - literal_->basis().u).norm().item<double>(), 1e-10) << "stage " << i;
@@ -100,7 +100,7 @@ class Pair {
   int clipped_ = 0, unclipped_ = 0;
 };
 
-TEST(LiteralForm, FiftyStepsInCoordinatesAreFiftyStepsInFull) {
+TEST(LiteralForm, FiftyStepsInCoordinatesEqualFiftyLiteralSteps) {
   auto config = literal_config(50, 20);
   config.pipeline.stages = 1;
   config.pipeline.cuts = {config.model.blocks};
@@ -114,7 +114,7 @@ TEST(LiteralForm, FiftyStepsInCoordinatesAreFiftyStepsInFull) {
 
 class LiteralPipeline : public testing::TestWithParam<ScheduleKind> {};
 
-TEST_P(LiteralPipeline, FourStagesMoveAndSkipAsTheLiteralFormDoes) {
+TEST_P(LiteralPipeline, FourStagesUpdateAndSkipLikeTheLiteralForm) {
   auto config = literal_config(12, 4);
   config.pipeline.schedule = GetParam();
   ASSERT_EQ(config.pipeline.stages, 4);
@@ -122,7 +122,7 @@ TEST_P(LiteralPipeline, FourStagesMoveAndSkipAsTheLiteralFormDoes) {
   validate(config);
   Pair pair(config);
   for (int64_t step = 0; step < config.train.steps; ++step) {
-    // Once in the middle and once when a move is due: then it falls out, and C goes on to the next.
+    // One in the middle, and one where an update is due: the update is then omitted, and C is kept for the next one.
     if (step == 5 || step == 7) {
       pair.skipped_step(step);
     } else {

@@ -30,12 +30,12 @@ ScheduleTimes uniform_times(size_t stages, double forward_s, double backward_s, 
           std::vector<LinkTimes>(stages - 1, link), std::vector<LinkTimes>(stages - 1, link)};
 }
 
-TEST(ScheduleBound, OfOneStageIsItsCompute) {
+TEST(ScheduleBound, OneStageTakesItsComputeTime) {
   EXPECT_DOUBLE_EQ(schedule_bound_s(gpipe(1, 4), uniform_times(1, 1, 2, {})), 12);
   EXPECT_DOUBLE_EQ(schedule_bound_s(one_forward_one_backward(4, {0}), uniform_times(1, 1, 2, {})), 12);
 }
 
-TEST(ScheduleBound, WithFreeLinksIsTheTextbookBubble) {
+TEST(ScheduleBound, WithFreeLinksMatchesTheTextbookFormula) {
   // (M + p - 1)(f + b) for both: 1f1b saves memory, not time.
   EXPECT_DOUBLE_EQ(schedule_bound_s(gpipe(4, 8), uniform_times(4, 1, 2, {})), 11 * 3);
   EXPECT_DOUBLE_EQ(schedule_bound_s(one_forward_one_backward(8, {3, 2, 1, 0}), uniform_times(4, 1, 2, {})), 11 * 3);
@@ -47,13 +47,13 @@ TEST(ScheduleBound, AddsTransferAndDelayPerHop) {
   EXPECT_DOUBLE_EQ(schedule_bound_s(gpipe(2, 1), times), 1 + 7 + 10 + 20 + 11 + 2);
 }
 
-TEST(ScheduleBound, ALinkCarriesOneMessageAtATimeAndDelaysThemTogether) {
+TEST(ScheduleBound, LinkTransfersOneMessageAtATimeButDelaysInParallel) {
   // Forwards alone. Sent at 1, 2, 3; on the wire 1-5, 5-9, 9-13; arrive at 105, 109, 113; the last is computed at 114.
   const std::vector<Pass> forwards{{true, 0}, {true, 1}, {true, 2}};
   EXPECT_DOUBLE_EQ(schedule_bound_s({forwards, forwards}, uniform_times(2, 1, 0, {4, 100})), 114);
 }
 
-TEST(ScheduleBound, OfASmallOneForwardOneBackwardIsAsByHand) {
+TEST(ScheduleBound, SmallOneForwardOneBackwardMatchesAHandCalculation) {
   // p = 2, M = 2, f = 1, b = 2, hop 0 + 1. Stage 1: f0 2-3, b0 3-5, f1 (there at 3) 5-6, b1 6-8.
   // Stage 0: f0 0-1, f1 1-2, b0 (there at 6) 6-8, b1 (there at 9) 9-11.
   EXPECT_DOUBLE_EQ(schedule_bound_s(one_forward_one_backward(2, {1, 0}), uniform_times(2, 1, 2, {0, 1})), 11);
@@ -62,11 +62,11 @@ TEST(ScheduleBound, OfASmallOneForwardOneBackwardIsAsByHand) {
 }
 
 TEST(ScheduleBound, CoveringWarmupHidesTheRoundTrip) {
-  const LinkTimes link{0.5, 4};  // a round trip of 9 s is three times the compute: the formula rounds nothing
+  const LinkTimes link{0.5, 4};  // a round trip of 9 s is three times the compute: the formula needs no rounding
   const auto times = uniform_times(4, 1, 2, link);
   const auto warmup = covering_warmup(4, 64, 3, link.delay_s + link.transfer_s);
-  // No schedule can do better: the first microbatch has to get to the last stage, which then works all the time, and
-  // the last one has to get back.
+  // No schedule can be faster: the first microbatch must get to the last stage, which is then always busy, and the last
+  // one must get back.
   const double best = 64 * 3 + 3 * (3 + 2 * 4.5);
   EXPECT_DOUBLE_EQ(schedule_bound_s(one_forward_one_backward(64, warmup), times), best);
   EXPECT_GT(schedule_bound_s(one_forward_one_backward(64, {3, 2, 1, 0}), times), 2 * best);

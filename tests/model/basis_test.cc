@@ -18,8 +18,8 @@ TEST(Basis, IsOrthonormal) {
   }
 }
 
-TEST(Basis, IsTheSameBitsEverywhere) {
-  // Golden: plain double arithmetic in a fixed order. A change here breaks runs between builds.
+TEST(Basis, HasTheSameBitsOnEveryMachine) {
+  // Golden values: plain double arithmetic in a fixed order. If they change, different builds cannot share a run.
   EXPECT_EQ(basis_hash(make_basis(1, 48, 6)), "df4b23d613d8088402d10335cffae4f4092494a9f5011d830fcb29d8f8bdc621");
   EXPECT_NE(basis_hash(make_basis(1, 48, 6)), basis_hash(make_basis(2, 48, 6)));
 }
@@ -32,7 +32,7 @@ TEST(FixedTable, HasUnitVarianceTimesItsStd) {
   EXPECT_LE(all.abs().max().item<double>(), 0.3 * 1.7320509);
 }
 
-TEST(FixedTable, RowsDoNotDependOnTheOthersOrOnTheSizeOfTheTable) {
+TEST(FixedTable, RowsDependOnlyOnTheirOwnId) {
   const FixedTable small(1, 50, 16, 1.0, kFloats), large(1, 5000, 16, 1.0, kFloats);
   const auto ids = at::tensor({7, 49, 0, 7}, at::kLong);
   EXPECT_TRUE(at::equal(small.rows(ids), large.rows(ids)));
@@ -45,7 +45,7 @@ TEST(FixedTable, IsFullRank) {
   EXPECT_GT(at::linalg_svdvals(table.whole()).min().item<double>(), 1.0);
 }
 
-TEST(FixedTable, HashIsTheSameInEveryPrecisionAndGolden) {
+TEST(FixedTable, HashIsGoldenAndTheSameInEveryPrecision) {
   const FixedTable narrow(1, 2000, 24, 0.3, kFloats), wide(1, 2000, 24, 0.3, at::TensorOptions().dtype(at::kDouble));
   EXPECT_EQ(narrow.hash(), wide.hash());
   EXPECT_EQ(narrow.hash(), "40d701822f237b6d03b2b877b4334d7bc6a56deb6927b3e1976ca738a567f57e");

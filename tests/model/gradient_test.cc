@@ -1,4 +1,4 @@
-// Every hand-written backward pass against finite differences in float64.
+// Compares every hand-written backward pass with finite differences in float64.
 #include "model/kernels/ops.h"
 #include "model/numeric.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 double weighted_sum(const at::Tensor& a, const at::Tensor& b) { return (a * b).sum().item<double>(); }
 
-TEST(Gradient, OfRmsNorm) {
+TEST(Gradient, RmsNorm_MatchesFiniteDifferences) {
   const auto x = random_tensor({5, 8}, 1), gain = random_tensor({8}, 2), weight = random_tensor({5, 8}, 3);
   const auto loss = [&] { return weighted_sum(ops::rms_norm(x, gain, 1e-5).h, weight); };
   auto dx = at::zeros_like(x), d_gain = at::zeros_like(gain);
@@ -16,7 +16,7 @@ TEST(Gradient, OfRmsNorm) {
   EXPECT_LT(relative_error(d_gain, finite_difference(gain, loss)), kFiniteDifferenceTolerance);
 }
 
-TEST(Gradient, OfRopeIsTheInverseRotation) {
+TEST(Gradient, Rope_IsTheInverseRotation) {
   const int64_t positions = 4, heads = 3, head_dim = 6;
   const auto table = make_rope_table(positions, head_dim, 100.0, doubles());
   const auto x = random_tensor({2 * positions, heads * head_dim}, 1), weight = random_tensor(x.sizes(), 2);
@@ -30,14 +30,14 @@ TEST(Gradient, OfRopeIsTheInverseRotation) {
   EXPECT_LT(relative_error(dx, finite_difference(x, loss)), kFiniteDifferenceTolerance);
 }
 
-TEST(Gradient, OfSwiglu) {
+TEST(Gradient, Swiglu_MatchesFiniteDifferences) {
   const auto gate_up = random_tensor({4, 14}, 1), weight = random_tensor({4, 7}, 2);
   const auto loss = [&] { return weighted_sum(ops::swiglu(gate_up), weight); };
   EXPECT_LT(relative_error(ops::swiglu_backward(weight, gate_up), finite_difference(gate_up, loss)),
             kFiniteDifferenceTolerance);
 }
 
-TEST(Gradient, OfCausalGroupedQueryAttention) {
+TEST(Gradient, CausalGroupedQueryAttention_MatchesFiniteDifferences) {
   for (const int64_t kv_heads : {1, 2, 4}) {
     const AttentionShape shape{2, 5, 4, kv_heads, 3};
     const auto qkv = random_tensor({shape.sequences * shape.length, shape.qkv_width()}, 1);
@@ -48,7 +48,7 @@ TEST(Gradient, OfCausalGroupedQueryAttention) {
   }
 }
 
-TEST(Gradient, OfCrossEntropy) {
+TEST(Gradient, CrossEntropy_MatchesFiniteDifferences) {
   const auto logits = random_tensor({6, 9}, 1);
   const auto targets = at::arange(6, at::kLong).remainder(9);
   const double scale = 0.37;

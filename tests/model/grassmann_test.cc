@@ -44,12 +44,12 @@ TEST(Grassmann, StepReducesTheEnergyOutside) {
   EXPECT_LT(outside(grassmann_step(basis, c, 0.1)), outside(basis));
 }
 
-TEST(Grassmann, ZeroGradientsLeaveTheBasisAlone) {
+TEST(Grassmann, ZeroGradientsKeepTheBasis) {
   const auto basis = make_basis(1, 12, 3);
   EXPECT_TRUE(at::equal(grassmann_step(basis, at::zeros({12, 12}, at::kDouble), 0.5).u, basis.u));
 }
 
-TEST(Grassmann, GradientsThatAreNotFiniteLeaveTheBasisAlone) {
+TEST(Grassmann, InfiniteGradientsKeepTheBasis) {
   const auto basis = make_basis(1, 12, 3);
   for (const double fault : {double{NAN}, double{INFINITY}}) {
     auto c = at::eye(12, at::kDouble);
@@ -67,8 +67,8 @@ TEST(Grassmann, SpectralNormIsTheSquareOfTheGradientsLargestSingularValue) {
   }
 }
 
-TEST(Grassmann, StepIsTheOneComputedByHand) {
-  // C has the eigenvalues 3 and 1. From +-e1, R = -+2 (0, 1) / 3, and 0.3 of it leads to +-(1, 0.2), normalised.
+TEST(Grassmann, StepMatchesAnExampleComputedByHand) {
+  // C has the eigenvalues 3 and 1. From +-e1, R = -+2 (0, 1) / 3; a step of 0.3 gives +-(1, 0.2), normalised.
   const auto c = at::tensor({2.0, 1.0, 1.0, 2.0}, at::kDouble).view({2, 2});
   for (const double sign : {1.0, -1.0}) {
     const auto next = grassmann_step({at::tensor({sign, 0.0}, at::kDouble).view({2, 1}), 4}, c, 0.3);
@@ -78,14 +78,14 @@ TEST(Grassmann, StepIsTheOneComputedByHand) {
   }
 }
 
-TEST(Grassmann, ChangeOverKeepsWhatLiesInBothSubspaces) {
-  // U' shares three of U's directions; W in those survives the change of coordinates untouched.
+TEST(Grassmann, ChangeOverKeepsThePartInBothSubspaces) {
+  // U' shares three of U's directions; W in those directions does not change.
   const auto whole = make_basis(5, 20, 6).u;
   const Basis before{whole.narrow(1, 0, 4).contiguous(), 0};
   const Basis after{at::cat({whole.narrow(1, 1, 3), whole.narrow(1, 4, 1)}, 1).contiguous(), 1};
   const auto q = change_of_coordinates(before, after);
   auto a = random_tensor({7, 4}, 2);
-  a.select(1, 0).zero_();  // nothing along the direction that is dropped
+  a.select(1, 0).zero_();  // nothing in the direction that is dropped
   EXPECT_LT((a.mm(q).mm(after.u.t()) - a.mm(before.u.t())).abs().max().item<double>(), 1e-13);
   EXPECT_LT(dropped_share(a, q), 1e-7);
   a.select(1, 0).fill_(1.0);
@@ -93,7 +93,7 @@ TEST(Grassmann, ChangeOverKeepsWhatLiesInBothSubspaces) {
   EXPECT_NEAR(dropped_share(a, q), dropped, 1e-12);
 }
 
-TEST(Grassmann, DiagnosticsAreWhatTheySay) {
+TEST(Grassmann, DiagnosticsMatchTheirDefinitions) {
   const auto before = make_basis(1, 24, 4);
   const auto g = random_tensor({100, 24}, 8);
   const auto c = g.t().mm(g);

@@ -1,5 +1,5 @@
-// The choice between the anchor table and the direct form of reading coordinates (METHOD 1b), as forward leaves its
-// traces: the table form keeps U^T diag(g) W, the direct form x. plan/memory_plan.cc counts on the same rule.
+// The choice between the anchor table and the direct form of reading coordinates (METHOD 1b). The forward pass shows
+// which was used: the table form keeps U^T diag(g) W, the direct form x. plan/memory_plan.cc relies on the same rule.
 #include <ATen/ATen.h>
 
 #include <utility>
@@ -24,12 +24,12 @@ ModelConfig config_of(InputForm form) {
 
 Stage model_that_reads(InputForm form) { return uncut_stage(config_of(form), kVocab); }
 
-// One sequence whose inputs are `rows` tokens, `distinct` of them different.
+// One sequence with `rows` input tokens, `distinct` of them different.
 TokenBatch tokens_of(int64_t rows, int64_t distinct) {
   return {at::arange(rows + 1, at::kLong).remainder(distinct).view({1, rows + 1})};
 }
 
-// Whether the subspace blocks (all but the last) read with the table; all of their reads must agree.
+// Whether the subspace blocks (all but the last) read through the table; all their reads must agree.
 bool reads_with_table(Stage& stage, const TokenBatch& batch) {
   const auto pass = stage.forward(batch, {}, 1.0);
   const bool table = pass.blocks.front().attention_read.m.defined();
@@ -42,26 +42,26 @@ bool reads_with_table(Stage& stage, const TokenBatch& batch) {
   return table;
 }
 
-TEST(InputForm, IsTheTableForALargeMicrobatchOfFewDistinctTokens) {
+TEST(InputForm, UsesTheTableForManyTokensOfFewKinds) {
   auto stage = model_that_reads(InputForm::kAuto);
   EXPECT_TRUE(reads_with_table(stage, tokens_of(256, 8)));
   EXPECT_TRUE(reads_with_table(stage, tokens_of(256, 64)));
 }
 
-TEST(InputForm, IsDirectForASingleTokenAndWhereNoTokenRepeats) {
+TEST(InputForm, IsDirectForASingleTokenAndForDistinctTokens) {
   auto stage = model_that_reads(InputForm::kAuto);
   EXPECT_FALSE(reads_with_table(stage, tokens_of(1, 1)));
   EXPECT_FALSE(reads_with_table(stage, tokens_of(63, 64)));
 }
 
-TEST(InputForm, TurnsWhereTheProductsCostTheSame) {
+TEST(InputForm, SwitchesWhereBothFormsCostTheSame) {
   // 1.25 (BT k + u d) = BT d with d = 32, k = 4, BT = 80 at u = 54.
   auto stage = model_that_reads(InputForm::kAuto);
   EXPECT_TRUE(reads_with_table(stage, tokens_of(80, 53)));
   EXPECT_FALSE(reads_with_table(stage, tokens_of(80, 54)));
 }
 
-TEST(InputForm, IsTheOneAskedForWhateverTheMicrobatch) {
+TEST(InputForm, FollowsTheConfigForAnyMicrobatch) {
   auto table = model_that_reads(InputForm::kTable), direct = model_that_reads(InputForm::kDirect);
   for (const auto& batch : {tokens_of(1, 1), tokens_of(256, 8)}) {
     EXPECT_TRUE(reads_with_table(table, batch));
@@ -69,7 +69,7 @@ TEST(InputForm, IsTheOneAskedForWhateverTheMicrobatch) {
   }
 }
 
-TEST(InputForm, ComputesTheSameLossAndGradientsInEither) {
+TEST(InputForm, BothFormsGiveTheSameLossAndGradients) {
   // Sums of at most a few hundred terms in double, three blocks deep.
   constexpr double kRounding = 1e-12;
   for (const auto& batch : {tokens_of(1, 1), tokens_of(256, 8), tokens_of(80, 54)}) {
@@ -85,8 +85,8 @@ TEST(InputForm, ComputesTheSameLossAndGradientsInEither) {
   }
 }
 
-TEST(InputForm, OfGenerationIsDirectTokenByToken) {
-  // The two forms round differently, so the last bits tell which was taken.
+TEST(InputForm, GenerationTokenByTokenReadsDirectly) {
+  // The two forms round differently, so the last bits show which was used.
   const auto read = [](InputForm form) {
     const auto stage = model_that_reads(form);
     KvCache cache(config_of(form), 4, stage.options());

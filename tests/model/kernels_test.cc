@@ -1,4 +1,4 @@
-// The fused CPU kernels against their ATen twins, on sizes that do not fit any block or vector width.
+// Compares the fused CPU kernels with their ATen twins, on sizes that do not fit any block or vector width.
 #include <ATen/Parallel.h>
 
 #include "model/kernels/ops.h"
@@ -10,7 +10,7 @@ namespace {
 class Kernels : public testing::TestWithParam<at::ScalarType> {
  protected:
   at::TensorOptions options() const { return at::TensorOptions().dtype(GetParam()); }
-  // float32: a few hundred terms of 6e-8 each; float64 likewise of 1e-16.
+  // float32: a few hundred terms with an error of 6e-8 each; float64: 1e-16 each.
   double tolerance() const { return GetParam() == at::kFloat ? 3e-6 : 1e-14; }
 };
 

@@ -1,5 +1,5 @@
-// Reading a sequence in parts, with a cache, gives the loss of reading it whole: for every kind of model, and however
-// the sequence is divided. The naive twin is Stage::evaluate, which knows of no cache.
+// Reading a sequence in parts, with a cache, gives the same loss as reading it at once, for every kind of model and
+// every division of the sequence. The naive twin is Stage::evaluate, which uses no cache.
 #include "model/kv_cache.h"
 
 #include <ATen/ATen.h>
@@ -38,7 +38,7 @@ double loss_in_parts(const Stage& stage, const at::Tensor& tokens, KvCache& cach
   return -all.gather(1, tokens.narrow(0, at - all.size(0) + 1, all.size(0)).unsqueeze(1)).sum().item<double>();
 }
 
-TEST(KvCache, ReadingInPartsGivesTheLossOfReadingWhole) {
+TEST(KvCache, ReadingInPartsGivesTheSameLossAsReadingAtOnce) {
   const auto tokens = at::arange(10, at::kLong).mul(7).add(3).remainder(kVocab);
   for (const auto& [name, config] : cases()) {
     const auto stage = uncut_stage(config, kVocab);
@@ -52,7 +52,7 @@ TEST(KvCache, ReadingInPartsGivesTheLossOfReadingWhole) {
   }
 }
 
-TEST(KvCache, AShortenedCacheForgetsWhatCameAfter) {
+TEST(KvCache, ShortenedCacheForgetsLaterTokens) {
   const auto config = small_model(ModelMode::kDense);
   const auto stage = uncut_stage(config, kVocab);
   const auto tokens = at::arange(10, at::kLong).mul(7).add(3).remainder(kVocab);

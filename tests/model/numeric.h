@@ -1,4 +1,4 @@
-// Finite differences in float64, and comparisons of tensors that say how far apart they are.
+// Finite differences in float64, and comparisons of tensors that print how far apart they are.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
-// Stages: any cut of a model computes what the whole does, from the same first bits; the uncut one is checked by finite
-// differences here and against PyTorch in tests/pipeline/parity_test.cc.
+// Stages: every cut of a model starts from the same weights and computes the same as the whole. The whole model is
+// checked with finite differences here and against PyTorch in tests/pipeline/parity_test.cc.
 #include "model/stage.h"
 
 #include <ATen/ATen.h>
@@ -107,7 +107,7 @@ TEST(Stage, GradientsOfMicrobatchesAddUp) {
   }
 }
 
-TEST(Stage, EvaluationGivesTheTrainingLossAndTouchesNothing) {
+TEST(Stage, EvaluationGivesTheTrainingLossAndChangesNothing) {
   auto stages = cut_into(dense_model(), {3});
   const auto batch = tokens_of(2, 6);
   const double trained = stages[0]->forward(batch, {}, 1.0).loss_sum;
@@ -125,7 +125,7 @@ TEST(Stage, TakesSequencesOfOneToken) {
   EXPECT_NEAR(together, apart, 1e-12 * apart);
 }
 
-TEST(Products, OfBf16AreThoseOfRoundedOperandsInFloat32) {
+TEST(Products, Bf16RoundsOperandsAndMultipliesInFloat32) {
   const auto a = at::linspace(-1.0, 2.0, 5 * 7, at::kFloat).view({5, 7}),
              b = at::linspace(3.0, -2.0, 7 * 3, at::kFloat).view({7, 3}), c = at::ones({5, 3}, at::kFloat);
   const auto rounded = [](const at::Tensor& tensor) { return tensor.to(at::kBFloat16).to(at::kFloat); };
@@ -149,7 +149,7 @@ TEST(Stage, Bf16RoundsOperandsAndKeepsFloat32Weights) {
   for (const auto& parameter : rounded[0]->parameters().all()) EXPECT_EQ(parameter.value.scalar_type(), at::kFloat);
 }
 
-TEST(Stage, FirstBitsAreTheSameInEveryPrecision) {
+TEST(Stage, InitialWeightsAreTheSameInEveryPrecision) {
   auto wide = cut_into(dense_model(), {3}, Precision::kFloat64);
   auto narrow = cut_into(dense_model(), {3}, Precision::kFloat32);
   for (auto& parameter : wide[0]->parameters().all()) {

@@ -1,5 +1,5 @@
-// A stage of a subspace model: what A and E start from (METHOD 2), and that a change-over keeps the function where W
-// lies in both subspaces (METHOD 3).
+// A stage of a subspace model: the initial values of A and E (METHOD 2), and that a change of basis keeps the function
+// if W lies in both subspaces (METHOD 3).
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ bool is_coordinates(const Parameter& parameter) {
   return parameter.kind == ParameterKind::kCoordinates || parameter.kind == ParameterKind::kEmbeddingCoordinates;
 }
 
-// ---- first values ----
+// ---- initial values ----
 
 constexpr int64_t kManyTokens = 200;
 
@@ -46,7 +46,7 @@ TEST(SubspaceStage, SinusoidalPositionsByDefaultAreSmallerThanTheAnchors) {
   EXPECT_LT(root_mean_square(rows.front().positions), root_mean_square(rows.front().e));
 }
 
-TEST(SubspaceStage, CoordinatesStartWithTheStdOfWhatTheyStandForTimesSqrtDOverK) {
+TEST(SubspaceStage, CoordinatesStartWithTheStdOfWTimesSqrtDOverK) {
   const auto config = wide_model();
   auto stage = uncut_stage(config, kManyTokens);
   const double factor = 2.0;                                   // sqrt(64 / 16)
@@ -58,7 +58,7 @@ TEST(SubspaceStage, CoordinatesStartWithTheStdOfWhatTheyStandForTimesSqrtDOverK)
     ASSERT_NE(parameter, nullptr) << name;
     EXPECT_EQ(parameter->full_width, config.d) << name;
     EXPECT_NEAR(root_mean_square(parameter->value), factor * std, kScatter * factor * std) << name;
-    // Which is the point: the entries of A U^T have the std meant for W.
+    // The purpose: the entries of A U^T have the std intended for W.
     const auto wide = parameter->value.mm(stage.subspace()->u().t());
     EXPECT_NEAR(root_mean_square(wide), std, kScatter * std) << name;
   }
@@ -95,7 +95,7 @@ std::vector<ModelCase> cases() {
   return all;
 }
 
-// Drops the basis's first direction, takes up one that is orthogonal to all of it, and turns the whole.
+// Drops the first direction of the basis, adds one orthogonal to all of it, and rotates the result.
 Basis sharing_all_but_the_first_direction(const Basis& basis) {
   const int64_t d = basis.d(), k = basis.k();
   auto fresh = random_tensor({d, 1}, 1);
@@ -111,7 +111,7 @@ void set_along_first_direction(Stage& stage, double value) {
   }
 }
 
-// By how much, relatively, the loss moves when the stage changes over to that basis.
+// The relative change of the loss when the stage changes to that basis.
 double loss_change(Stage& stage) {
   const TokenBatch batch{at::arange(2 * 9, at::kLong).mul(7).remainder(kFewTokens).view({2, 9})};
   const double before = stage.evaluate(batch, {}).loss_sum;
@@ -119,7 +119,7 @@ double loss_change(Stage& stage) {
   return std::abs(stage.evaluate(batch, {}).loss_sum / before - 1);
 }
 
-TEST(SubspaceStage, ChangeOverKeepsTheFunctionWhereWLiesInBothSubspaces) {
+TEST(SubspaceStage, ChangeOverKeepsTheFunctionIfWLiesInBothSubspaces) {
   for (const auto& [name, config] : cases()) {
     auto stage = uncut_stage(config, kFewTokens);
     set_along_first_direction(stage, 0.0);
@@ -128,7 +128,7 @@ TEST(SubspaceStage, ChangeOverKeepsTheFunctionWhereWLiesInBothSubspaces) {
   }
 }
 
-TEST(SubspaceStage, ChangeOverDropsWhatLiesOutsideTheNewSubspace) {
+TEST(SubspaceStage, ChangeOverDropsThePartOutsideTheNewSubspace) {
   for (const auto& [name, config] : cases()) {
     auto stage = uncut_stage(config, kFewTokens);
     set_along_first_direction(stage, 0.3);
@@ -136,7 +136,7 @@ TEST(SubspaceStage, ChangeOverDropsWhatLiesOutsideTheNewSubspace) {
   }
 }
 
-TEST(SubspaceStage, ChangeOverTurnsCoordinatesOnlyAndByTheQItReturns) {
+TEST(SubspaceStage, ChangeOverMultipliesOnlyCoordinatesByTheReturnedQ) {
   auto stage = uncut_stage(small_model(ModelMode::kSubspace), kFewTokens);
   std::vector<at::Tensor> before;
   for (const auto& parameter : stage.parameters().all()) before.push_back(parameter.value.clone());
@@ -144,7 +144,7 @@ TEST(SubspaceStage, ChangeOverTurnsCoordinatesOnlyAndByTheQItReturns) {
   const auto next = sharing_all_but_the_first_direction(old);
   stage.subspace()->set_second_moment(at::eye(old.d(), doubles()));
   const auto q = stage.change_over(next);
-  EXPECT_FALSE(stage.subspace()->second_moment().defined());  // it is gathered anew for the next move
+  EXPECT_FALSE(stage.subspace()->second_moment().defined());  // it is collected again for the next update
   EXPECT_LT(relative_error(q, old.u.t().mm(next.u)), 1e-14);
   size_t index = 0;
   for (const auto& parameter : stage.parameters().all()) {

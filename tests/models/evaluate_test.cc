@@ -1,4 +1,4 @@
-// A text's loss, summed window by window however the tokens come.
+// The loss of a text, summed window by window, for tokens in portions of any size.
 #include "models/evaluate.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(Evaluator, PredictsEveryTokenButTheFirstOnce) {
   for (const size_t count : {2u, 9u, 10u, 33u, 34u, 5000u}) {
     const auto tokens = some_tokens(count);
     Evaluator evaluator(*stage, 8);
-    // In parts of other sizes than the windows.
+    // In portions of other sizes than the windows.
     for (size_t at = 0; at < count; at += 7) {
       evaluator.add(std::span(tokens).subspan(at, std::min<size_t>(7, count - at)));
     }
@@ -36,7 +36,7 @@ TEST(Evaluator, PredictsEveryTokenButTheFirstOnce) {
   }
 }
 
-TEST(Evaluator, WithoutASecondTokenThereIsNothingToPredict) {
+TEST(Evaluator, WithFewerThanTwoTokensPredictsNothing) {
   const auto stage = make_model(small_dense());
   Evaluator evaluator(*stage, 8);
   EXPECT_EQ(evaluator.finish().predicted, 0);

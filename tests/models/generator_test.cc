@@ -1,5 +1,5 @@
-// Generation with a cache against a naive twin that reads the whole context anew for every token, and text that comes
-// in whole characters.
+// Compares generation with a cache with a naive twin that reads the whole context again for every token, and checks
+// that text comes in whole characters.
 #include "models/generator.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace thinpipe {
 namespace {
 
-// The likeliest token after `tokens`, without a cache: the one that makes the whole sequence's loss smallest.
+// The most likely token after `tokens`, without a cache: the one that gives the whole sequence the smallest loss.
 int32_t naive_next(const Stage& stage, std::vector<int32_t> tokens) {
   int32_t best = 0;
   double best_nats = 1e300;
@@ -26,7 +26,7 @@ int32_t naive_next(const Stage& stage, std::vector<int32_t> tokens) {
   return best;
 }
 
-TEST(Generator, ChoosesWhatTheWholeModelWouldChoose) {
+TEST(Generator, MatchesAModelWithoutACache) {
   for (const auto& config : {small_dense(), small_subspace()}) {
     const auto stage = make_model(config);
     Generator generator(*stage, config.model, 16);
@@ -42,7 +42,7 @@ TEST(Generator, ChoosesWhatTheWholeModelWouldChoose) {
   }
 }
 
-TEST(Generator, AFullContextKeepsTheBeginningAndTheNewestHalf) {
+TEST(Generator, WithAFullContextKeepsTheFirstTokenAndTheNewestHalf) {
   const auto config = small_dense();
   const auto stage = make_model(config);
   Generator generator(*stage, config.model, 8);
@@ -57,7 +57,7 @@ TEST(Generator, AFullContextKeepsTheBeginningAndTheNewestHalf) {
   EXPECT_LE(generator.tokens().size(), 8u);
 }
 
-TEST(Generator, APromptLongerThanTheContextIsReadInParts) {
+TEST(Generator, ReadsALongPromptInParts) {
   const auto config = small_dense();
   const auto stage = make_model(config);
   Generator generator(*stage, config.model, 8);
@@ -81,7 +81,7 @@ TEST(Generator, ForgetsWhenReset) {
   EXPECT_EQ(generator.next(picker).value(), naive_next(*stage, some_tokens(4)));
 }
 
-TEST(Generator, ChoosesOnlyIdsThatHaveAPiece) {
+TEST(Generator, ChoosesOnlyIdsWithAPiece) {
   const auto config = small_dense();
   const auto stage = make_model(config);
   Generator all(*stage, config.model, 16);
@@ -94,7 +94,7 @@ TEST(Generator, ChoosesOnlyIdsThatHaveAPiece) {
   for (int i = 0; i < 20; ++i) EXPECT_LT(fewer.next(picker).value(), best);
 }
 
-TEST(TextStream, GivesTheTextInPiecesThatAreWholeCharacters) {
+TEST(TextStream, OutputsWholeCharacters) {
   const auto tokenizer = small_tokenizer();
   for (const std::string text : {"the stream flows", "é è 水 🌊 a", "line\n\n  two", "🌊"}) {
     const std::vector<int32_t> begin{tokenizer.bos()};
@@ -109,7 +109,7 @@ TEST(TextStream, GivesTheTextInPiecesThatAreWholeCharacters) {
   }
 }
 
-TEST(TextStream, WhatStandsBeforeIsNotGivenAndKeepsItsSpace) {
+TEST(TextStream, DoesNotOutputThePromptAndKeepsTheSpaceAfterIt) {
   const auto tokenizer = small_tokenizer();
   auto ids = tokenizer.encode("the stream flows in a bed");
   ids.insert(ids.begin(), tokenizer.bos());
@@ -121,13 +121,13 @@ TEST(TextStream, WhatStandsBeforeIsNotGivenAndKeepsItsSpace) {
   }
 }
 
-// A tokenizer like the small one, whose normaliser (field 3 of the model) is told something else: the last word counts.
+// A tokenizer like the small one, with a second normaliser (field 3 of the model) appended: the last one counts.
 Tokenizer small_tokenizer_with(const std::string& normalizer_field) {
   return Tokenizer::parse(small_tokenizer().model() + normalizer_field, "the test's other tokenizer").take();
 }
 
-// Whatever comes: pieces with and without a space, lone spaces, control tokens, bytes that make characters, parts of
-// them or nothing.
+// All kinds of tokens: pieces with and without a space, single spaces, control tokens, bytes that make characters,
+// parts of them or nothing.
 std::vector<int32_t> random_ids(uint64_t stream) {
   const CounterRng rng(17, stream);
   const auto characters = small_tokenizer().encode("\u00e9\u6c34\U0001F30A");
@@ -158,8 +158,8 @@ std::vector<int32_t> random_ids(uint64_t stream) {
   return ids;
 }
 
-TEST(TextStream, TogetherItsPiecesAreTheTextOfAllTokens) {
-  // As it is; without a space before the text; with repeated spaces removed.
+TEST(TextStream, PiecesTogetherEqualTheDecodedText) {
+  // Unchanged; without a space before the text; with repeated spaces removed.
   const std::vector<std::string> fields{"", {"\x1a\x02\x18\x00", 4}, {"\x1a\x02\x20\x01", 4}};
   for (const auto& field : fields) {
     const auto tokenizer = small_tokenizer_with(field);
@@ -181,7 +181,7 @@ TEST(TextStream, TogetherItsPiecesAreTheTextOfAllTokens) {
   }
 }
 
-TEST(TextStream, BytesThatNeverBecomeACharacterComeAtTheEnd) {
+TEST(TextStream, OutputsIncompleteCharactersAtTheEnd) {
   const auto tokenizer = small_tokenizer();
   const std::vector<int32_t> begin{tokenizer.bos()};
   TextStream stream(tokenizer, begin);

@@ -1,5 +1,5 @@
-// A GGUF file read back by a reader of the tests' own, written from the format's specification: it shares nothing with
-// src/export.
+// Reads a GGUF file back with an independent reader, written from the format's specification: it shares nothing with
+// src/models.
 #pragma once
 
 #include <gtest/gtest.h>

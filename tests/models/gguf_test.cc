@@ -1,5 +1,5 @@
-// The bytes of a GGUF file, read back by a reader of the test's own; what is refused; a disk that fails.
-// (llama_cpp_test.cc has the real reader.)
+// The bytes of a GGUF file, read back by an independent reader; what is refused; a disk that fails. (llama_cpp_test.cc
+// uses the real reader.)
 #include "models/gguf.h"
 
 #include <gtest/gtest.h>
@@ -117,7 +117,7 @@ TEST(Gguf, HoldsEveryTensorOnceInTheOrderOfTheModel) {
   }
 }
 
-TEST(Gguf, PutsRowsThatTurnTogetherSideBySide) {
+TEST(Gguf, PutsRowsThatRotateTogetherSideBySide) {
   const auto file = written(kTinyLlama, GgufType::kF32);
   constexpr size_t kRow = 64 * 4, kHead = 16;
   for (const auto& [gguf, theirs] : {std::pair("blk.1.attn_q.weight", "model.layers.1.self_attn.q_proj.weight"),
@@ -133,7 +133,7 @@ TEST(Gguf, PutsRowsThatTurnTogetherSideBySide) {
   }
 }
 
-TEST(Gguf, StoresMatricesInTheTypeThatWasAskedFor) {
+TEST(Gguf, StoresMatricesInTheRequestedType) {
   const std::map<GgufType, std::pair<uint32_t, uint32_t>> types{
       {GgufType::kF32, {0, 0}}, {GgufType::kF16, {1, 1}}, {GgufType::kBf16, {30, 32}}, {GgufType::kQ8_0, {8, 7}}};
   for (const auto& [type, numbers] : types) {
@@ -149,7 +149,7 @@ TEST(Gguf, StoresMatricesInTheTypeThatWasAskedFor) {
             stored_values(values, Dtype::kBf16).take());
 }
 
-TEST(Gguf, KeepsRowsThatHaveNoBlocksAsF16) {
+TEST(Gguf, StoresRowsThatDoNotFitQ8BlocksAsF16) {
   LlamaShape shape = kTinyLlama;
   shape.mlp_width = 100;
   const auto file = written(shape, GgufType::kQ8_0);
@@ -182,7 +182,7 @@ TEST(Gguf, QuantisesABlockByItsLargestValue) {
   EXPECT_EQ(q8_blocks(tiny).take(), std::string(34, '\0')) << "a scale that has no inverse";
 }
 
-TEST(Gguf, RefusesWhatItsTypeCannotHold) {
+TEST(Gguf, RefusesValuesThatTheTypeCannotHold) {
   const ScratchFolder scratch;
   const auto refusal = [&](float value, GgufType type, const std::string& name) {
     const LlamaValues values = [&](const std::string& asked) {
@@ -209,7 +209,7 @@ TEST(Gguf, RefusesWhatItsTypeCannotHold) {
   EXPECT_EQ(write_gguf(scratch / "m.gguf", kTinyLlama, tiny_tokenizer(), broken).error().message, "damaged");
 }
 
-TEST(Gguf, RefusesSizesThatCannotBe) {
+TEST(Gguf, RefusesImpossibleSizes) {
   const ScratchFolder scratch;
   LlamaShape shape = kTinyLlama;
   shape.kv_heads = 3;
@@ -218,7 +218,7 @@ TEST(Gguf, RefusesSizesThatCannotBe) {
   shape = kTinyLlama;
   shape.vocab = 100;
   EXPECT_EQ(write_gguf(scratch / "m", shape, tiny_tokenizer(), tiny_llama(shape)).error().message,
-            "the tokenizer has 512 pieces, but the model only 100 tokens");
+            "the tokenizer has 512 pieces, but the model has only 100 tokens");
   EXPECT_EQ(scratch.file_count(), 0U);
 }
 
@@ -241,35 +241,35 @@ std::string tokenizer_refusal(const std::string& model) {
   return status.error().message.substr(prefix.size());
 }
 
-TEST(Gguf, RefusesTokenizersThatLlamaCppWouldApplyOtherwise) {
+TEST(Gguf, RefusesTokenizersThatLlamaCppWouldApplyDifferently) {
   const auto refusal = [](const std::string& option, const std::string& value) {
     return tokenizer_refusal(trained_with({{option, value}}));
   };
   EXPECT_EQ(refusal("add_dummy_prefix", "true"), "taken");
   EXPECT_EQ(refusal("add_dummy_prefix", "false"), "taken");
   EXPECT_EQ(refusal("model_type", "unigram"),
-            "it is not sentencepiece's BPE, and llama.cpp would join pieces in another order");
-  EXPECT_EQ(refusal("byte_fallback", "false"),
-            "it has no byte fallback, and llama.cpp spells what has no piece in bytes");
-  EXPECT_EQ(refusal("normalization_rule_name", "nmt_nfkc"),
-            "it changes text before cutting it (normaliser \"nmt_nfkc\"), which llama.cpp would not; only \"identity\" "
-            "is the same in both");
-  EXPECT_EQ(refusal("remove_extra_whitespaces", "true"), "it drops repeated spaces, which llama.cpp would keep");
-  EXPECT_EQ(refusal("treat_whitespace_as_suffix", "true"), "its spaces end words, and llama.cpp lets them begin words");
-  EXPECT_EQ(refusal("eos_id", "-1"), "it has no end-of-text token, and llama.cpp would take token 2 for it");
+            "it is not sentencepiece's BPE, so llama.cpp would join pieces in a different order");
+  EXPECT_EQ(refusal("byte_fallback", "false"), "it has no byte fallback, but llama.cpp spells unknown text as bytes");
+  EXPECT_EQ(
+      refusal("normalization_rule_name", "nmt_nfkc"),
+      "it changes text before tokenising it (normaliser \"nmt_nfkc\"), which llama.cpp does not; only \"identity\" "
+      "is the same in both");
+  EXPECT_EQ(refusal("remove_extra_whitespaces", "true"), "it drops repeated spaces, which llama.cpp keeps");
+  EXPECT_EQ(refusal("treat_whitespace_as_suffix", "true"), "its spaces end words, but in llama.cpp they begin words");
+  EXPECT_EQ(refusal("eos_id", "-1"), "it has no end-of-text token, so llama.cpp would use token 2");
   EXPECT_EQ(refusal("user_defined_symbols", "<sep>"),
-            "piece 3, \"<sep>\", is defined by the user, which llama.cpp treats otherwise");
+            "piece 3, \"<sep>\", is defined by the user, which llama.cpp treats differently");
 }
 
 TEST(Gguf, RefusesTokenizersThatWereChangedByHand) {
-  // What follows in a protobuf message is added to what stands there. First field 3, the normaliser, with its field 5.
+  // Bytes appended to a protobuf message are merged into it. First field 3, the normaliser, with its field 5.
   const std::string good = trained_with({});
   EXPECT_EQ(tokenizer_refusal(good + std::string("\x1a\x02\x28\x00", 4)),
-            "its pieces hold spaces as they are, and llama.cpp looks for U+2581");
-  // Another piece, of type 5.
+            "its pieces contain spaces, but llama.cpp looks for U+2581");
+  // An additional piece, of type 5.
   EXPECT_EQ(tokenizer_refusal(good + "\x0a\x06\x0a\x02zq\x18\x05"),
-            "piece 400, \"zq\", is marked unused, which llama.cpp treats otherwise");
-  // The rules of another model's normaliser, field 3, as those for decoding, field 5. They are its last long field.
+            "piece 400, \"zq\", is marked unused, which llama.cpp treats differently");
+  // The rules of another model's normaliser, field 3, used as decoding rules, field 5. They are its last long field.
   const std::string other = trained_with({{"normalization_rule_name", "nmt_nfkc"}});
   const size_t rules = other.rfind("\x0a\x08nmt_nfkc\x12");
   ASSERT_NE(rules, std::string::npos);
@@ -277,10 +277,10 @@ TEST(Gguf, RefusesTokenizersThatWereChangedByHand) {
   ASSERT_EQ(before[0], '\x1a');
   std::string decoding = other.substr(rules - 4);
   decoding[0] = '\x2a';
-  EXPECT_EQ(tokenizer_refusal(good + decoding), "it changes text after decoding, which llama.cpp would not");
+  EXPECT_EQ(tokenizer_refusal(good + decoding), "it changes text after decoding, which llama.cpp does not");
 }
 
-TEST(Gguf, LeavesTheOldFileWhenTheDiskFails) {
+TEST(Gguf, KeepsTheOldFileIfTheDiskFails) {
   LlamaShape shape = kTinyLlama;
   shape.blocks = 1;
   const auto write_to = [&](const fs::path& path) {

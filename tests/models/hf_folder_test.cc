@@ -1,5 +1,5 @@
-// A Hugging Face folder: what is written is read back, whole or in shards; every reason for which a folder is refused;
-// a disk that fails leaves none behind.
+// A Hugging Face folder: reads back what was written, in one file or in shards; every reason for which a folder is
+// refused; a disk that fails leaves nothing behind.
 #include "models/hf_folder.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ void write_tiny(const fs::path& path, const HfOptions& options = {}) {
 
 constexpr uint64_t kSmallShards = 200'000;
 
-// Why the folder is refused, without its path.
+// The reason why the folder is refused, without its path.
 std::string refusal(const fs::path& path) {
   const auto folder = HfFolder::open(path);
   if (folder) return "taken";
@@ -60,7 +60,7 @@ void change_json(const fs::path& path, const std::function<void(json&)>& change)
   write(path, value.dump());
 }
 
-// The folder's single file with its tensors changed; their bytes must outlive the call.
+// Rewrites the folder's single file with changed tensors; their bytes must outlive the call.
 void change_tensors(const fs::path& folder, const std::function<void(std::vector<SafetensorsTensor>&)>& change) {
   const auto file = SafetensorsFile::open(folder / "model.safetensors").take();
   auto tensors = file.tensors();
@@ -110,7 +110,7 @@ TEST(HfFolder, HoldsTheTensorsOfLlamaForCausalLm) {
   EXPECT_EQ(found, expected);
 }
 
-TEST(HfFolder, RoundsOnceInShorterTypes) {
+TEST(HfFolder, RoundsOnceToShorterTypes) {
   const ScratchFolder scratch;
   for (const auto& [dtype, text] : {std::pair(Dtype::kF16, "float16"), std::pair(Dtype::kBf16, "bfloat16")}) {
     const auto path = scratch / text;
@@ -152,7 +152,7 @@ TEST(HfFolder, WritesShardsWithAnIndexAndReadsThem) {
   }
 }
 
-TEST(HfFolder, GivesATensorLargerThanAShardAFileOfItsOwn) {
+TEST(HfFolder, PutsATensorLargerThanAShardIntoItsOwnFile) {
   const ScratchFolder scratch;
   write_tiny(scratch / "model", {.max_shard_bytes = 1});
   EXPECT_EQ(refusal(scratch / "model"), "taken");
@@ -180,8 +180,8 @@ TEST(HfFolder, TellsTransformersHowToTokenise) {
   EXPECT_EQ(json::parse(read(scratch / "model" / "generation_config.json"))["eos_token_id"], 2);
 }
 
-TEST(HfFolder, SaysThatATokenizerHasNoEndOfText) {
-  // The trainer's specification, field 2, is told once more which piece ends a text, its field 47: one there is not.
+TEST(HfFolder, WritesNullForAMissingEndOfText) {
+  // Appends to the trainer's specification, field 2, an end-of-text piece, field 47, that does not exist.
   const std::string model = tiny_tokenizer().model() + "\x12\x05\xfa\x02\x02zz";
   const auto tokenizer = Tokenizer::parse(model, "endless").take();
   ASSERT_EQ(tokenizer.eos(), -1);
@@ -199,7 +199,7 @@ TEST(HfFolder, ReadsATiedHeadFromTheEmbedding) {
   const auto tie = [](json& config) { config["tie_word_embeddings"] = true; };
   change_json(path / "config.json", tie);
   const auto embedding = test::tiny_values(llama_tensors(kTinyLlama).front());
-  // transformers ties them also when the file has a head.
+  // transformers ties them even if the file has a head.
   EXPECT_EQ(HfFolder::open(path).take().values("lm_head.weight").take(), embedding);
   change_tensors(path, [](auto& tensors) { tensors.pop_back(); });
   EXPECT_EQ(HfFolder::open(path).take().values("lm_head.weight").take(), embedding);
@@ -229,7 +229,7 @@ TEST(HfFolder, ReadsTensorsOfSeveralTypes) {
   EXPECT_EQ(folder.values("model.layers.1.input_layernorm.weight").take(), std::vector<float>(64, 1.0F));
 }
 
-TEST(HfFolder, NamesATensorWithAValueThatIsNoNumber) {
+TEST(HfFolder, NamesATensorWithANonFiniteValue) {
   const ScratchFolder scratch;
   const auto path = scratch / "model";
   write_tiny(path);
@@ -244,7 +244,7 @@ TEST(HfFolder, NamesATensorWithAValueThatIsNoNumber) {
             (path / "model.safetensors").string() + ": tensor model.norm.weight: value 5 is not a finite float");
 }
 
-TEST(HfFolder, RefusesTensorsThatAreNotAPlainLlamas) {
+TEST(HfFolder, RefusesTensorsThatDoNotBelongToAPlainLlama) {
   const ScratchFolder scratch;
   const auto path = scratch / "model";
   const std::vector<float> zeros(64 * 64);
@@ -262,8 +262,7 @@ TEST(HfFolder, RefusesTensorsThatAreNotAPlainLlamas) {
   };
   EXPECT_EQ(refusal_with("model.layers.0.self_attn.rotary_emb.inv_freq"), "taken");
   EXPECT_EQ(refusal_with("model.layers.0.self_attn.q_proj.bias"),
-            "model.safetensors: has a tensor \"model.layers.0.self_attn.q_proj.bias\"; only matrices without biases "
-            "are read");
+            "model.safetensors: has a tensor \"model.layers.0.self_attn.q_proj.bias\"; biases are not supported");
   EXPECT_EQ(refusal_with("model.layers.3.input_layernorm.weight"),
             "model.safetensors: has a tensor \"model.layers.3.input_layernorm.weight\"; a plain LLaMA has none");
   EXPECT_EQ(refusal_after([](auto& tensors) { tensors.erase(tensors.begin() + 2); }),
@@ -277,16 +276,17 @@ TEST(HfFolder, RefusesTensorsThatAreNotAPlainLlamas) {
             "model.safetensors: tensor model.layers.0.self_attn.k_proj.weight is of I32, needs F64, F32, F16 or BF16");
 }
 
-TEST(HfFolder, RefusesFoldersThatLackAPart) {
+TEST(HfFolder, RefusesIncompleteFolders) {
   const ScratchFolder scratch;
   const auto path = scratch / "model";
   EXPECT_EQ(refusal(path),
             path.string() + " is not a folder; needs one with a config.json, safetensors and tokenizer.model");
   write_tiny(path);
   fs::rename(path / "model.safetensors", path / "pytorch_model.bin");
-  EXPECT_EQ(refusal(path), path.string() +
-                               " has neither model.safetensors nor model.safetensors.index.json; weights in other "
-                               "formats are not read");
+  EXPECT_EQ(
+      refusal(path),
+      path.string() +
+          " has neither model.safetensors nor model.safetensors.index.json; other weight formats are not supported");
   fs::rename(path / "pytorch_model.bin", path / "model.safetensors");
   fs::resize_file(path / "model.safetensors", fs::file_size(path / "model.safetensors") - 4);
   EXPECT_TRUE(refusal(path).starts_with("model.safetensors: not a valid safetensors file: ")) << refusal(path);
@@ -300,13 +300,13 @@ TEST(HfFolder, ReadsOnlySentencepiecesTokenizer) {
   write_tiny(path);
   fs::rename(path / "tokenizer.model", path / "tokenizer.json");
   const auto folder = HfFolder::open(path).take();
-  EXPECT_EQ(folder.tokenizer().error().message,
-            path.string() + " has no tokenizer.model; only sentencepiece's tokenizers are read, not tokenizer.json");
-  write(path / "tokenizer.model", "nothing");
   EXPECT_EQ(
       folder.tokenizer().error().message,
-      (path / "tokenizer.model").string() +
-          ": not a complete sentencepiece model: needs a whole .model file, as `thinpipe tokenizer train` writes one");
+      path.string() + " has no tokenizer.model; only sentencepiece's tokenizers are supported, not tokenizer.json");
+  write(path / "tokenizer.model", "nothing");
+  EXPECT_EQ(folder.tokenizer().error().message,
+            (path / "tokenizer.model").string() +
+                ": not a complete sentencepiece model: needs a .model file, as written by `thinpipe tokenizer train`");
   write(path / "tokenizer.model", test::made_up_tokenizer(513).model());
   EXPECT_EQ(folder.tokenizer().error().message,
             (path / "tokenizer.model").string() + ": has 513 pieces, but vocab_size is 512");
@@ -333,14 +333,16 @@ class HfIndex : public testing::Test {
 
 TEST_F(HfIndex, IsRefusedWhenItDisagreesWithTheFiles) {
   const auto norm = "model.norm.weight";
-  EXPECT_EQ(refusal_after([&](json& index) { index["weight_map"].erase(norm); }),
-            "model-00004-of-00005.safetensors: holds tensor \"model.norm.weight\", which model.safetensors.index.json "
-            "does not say");
-  EXPECT_EQ(refusal_after([&](json& index) { index["weight_map"][norm] = "model-00001-of-00005.safetensors"; }),
-            "model-00004-of-00005.safetensors: holds tensor \"model.norm.weight\", which model.safetensors.index.json "
-            "does not say");
+  EXPECT_EQ(
+      refusal_after([&](json& index) { index["weight_map"].erase(norm); }),
+      "model-00004-of-00005.safetensors: contains tensor \"model.norm.weight\", which model.safetensors.index.json "
+      "does not list there");
+  EXPECT_EQ(
+      refusal_after([&](json& index) { index["weight_map"][norm] = "model-00001-of-00005.safetensors"; }),
+      "model-00004-of-00005.safetensors: contains tensor \"model.norm.weight\", which model.safetensors.index.json "
+      "does not list there");
   EXPECT_EQ(refusal_after([](json& index) { index["weight_map"]["x"] = "model-00001-of-00005.safetensors"; }),
-            "model-00001-of-00005.safetensors: has no tensor \"x\", which model.safetensors.index.json says");
+            "model-00001-of-00005.safetensors: has no tensor \"x\", but model.safetensors.index.json lists it there");
   EXPECT_EQ(refusal_after([](json& index) { index["weight_map"]["x"] = "other.safetensors"; }),
             "cannot read other.safetensors: No such file or directory");
   EXPECT_EQ(refusal_after([](json& index) { index["metadata"] = 3; }), "taken");
@@ -362,7 +364,7 @@ TEST_F(HfIndex, IsRefusedWhenAFileNameIsNotPlain) {
               for (int i = 0; i < 10'001; ++i)
                 index["weight_map"][std::to_string(i)] = std::to_string(i) + ".safetensors";
             }),
-            "model.safetensors.index.json: names 10006 files, at most 10000 are read");
+            "model.safetensors.index.json: names 10006 files, needs at most 10000");
 }
 
 TEST_F(HfIndex, SurvivesEveryCutAndManyFlips) {
@@ -372,7 +374,7 @@ TEST_F(HfIndex, SurvivesEveryCutAndManyFlips) {
   EXPECT_EQ(refusal_after([](json& index) { index = json::array(); }),
             "model.safetensors.index.json: has no weight_map, needs an object of tensor names and file names");
   EXPECT_EQ(parse_hf_index(std::string((4 << 20) + 1, ' '), "i.json").error().message,
-            "i.json: has 4194305 bytes, at most 4194304 are read");
+            "i.json: has 4194305 bytes, needs at most 4194304");
   for (size_t length = 0; length + 2 < good.size(); ++length) {
     EXPECT_EQ(parse_hf_index(good.substr(0, length), "i.json").error().message, "i.json: is not valid JSON") << length;
   }
@@ -382,26 +384,26 @@ TEST_F(HfIndex, SurvivesEveryCutAndManyFlips) {
     changed[at] = static_cast<char>(changed[at] ^ 1 << at % 7);
     write(index_, changed);
     const auto text = refusal(path_);
-    // The total size before it and white space may change unseen; no letter of a name may.
+    // The total size before it and white space may change unnoticed; no letter of a name may.
     if (at >= map_begins && std::isalnum(static_cast<unsigned char>(good[at])) != 0) {
       EXPECT_NE(text, "taken") << at;
     }
   }
 }
 
-TEST(HfFolderWriting, RefusesAPlaceThatIsTaken) {
+TEST(HfFolderWriting, RefusesAnExistingPath) {
   const ScratchFolder scratch;
   const auto refusal_at = [&](const fs::path& path) {
     return write_hf_folder(path, kTinyLlama, tiny_tokenizer(), tiny_llama(kTinyLlama)).error().message;
   };
-  EXPECT_EQ(refusal_at(""), "an empty path names no folder");
+  EXPECT_EQ(refusal_at(""), "the path is empty");
   write(scratch / "file", "mine");
   EXPECT_EQ(refusal_at(scratch / "file"),
-            (scratch / "file").string() + " is there already and not an empty folder: remove it or name another");
+            (scratch / "file").string() + " exists and is not an empty folder: remove it or give another path");
   fs::create_directory(scratch / "full");
   write(scratch / "full" / "thesis.txt", "mine");
   EXPECT_EQ(refusal_at(scratch / "full"),
-            (scratch / "full").string() + " is there already and not an empty folder: remove it or name another");
+            (scratch / "full").string() + " exists and is not an empty folder: remove it or give another path");
   EXPECT_EQ(read(scratch / "full" / "thesis.txt"), "mine");
   EXPECT_EQ(scratch.file_count(), 2U);
   fs::create_directory(scratch / "empty");
@@ -411,7 +413,7 @@ TEST(HfFolderWriting, RefusesAPlaceThatIsTaken) {
   EXPECT_EQ(refusal(scratch / "new" / "below" / "model"), "taken");
 }
 
-TEST(HfFolderWriting, RefusesWhatCannotBeWritten) {
+TEST(HfFolderWriting, RefusesModelsThatCannotBeWritten) {
   const ScratchFolder scratch;
   const auto refusal_of = [&](const LlamaShape& shape, const LlamaValues& values, Dtype dtype = Dtype::kF32) {
     const auto status = write_hf_folder(scratch / "model", shape, tiny_tokenizer(), values, {.dtype = dtype});
@@ -420,10 +422,11 @@ TEST(HfFolderWriting, RefusesWhatCannotBeWritten) {
   };
   LlamaShape shape = kTinyLlama;
   shape.heads = 5;
-  EXPECT_EQ(refusal_of(shape, tiny_llama(shape)), "the model: hidden_size 64 does not make 5 heads of an even width");
+  EXPECT_EQ(refusal_of(shape, tiny_llama(shape)),
+            "the model: hidden_size 64 cannot be divided into 5 heads of an even width");
   shape = kTinyLlama;
   shape.vocab = 511;
-  EXPECT_EQ(refusal_of(shape, tiny_llama(shape)), "the tokenizer has 512 pieces, but the model only 511 tokens");
+  EXPECT_EQ(refusal_of(shape, tiny_llama(shape)), "the tokenizer has 512 pieces, but the model has only 511 tokens");
   const auto good = tiny_llama(kTinyLlama);
   const LlamaValues too_large = [&](const std::string& name) {
     auto values = good(name);
@@ -439,7 +442,7 @@ TEST(HfFolderWriting, RefusesWhatCannotBeWritten) {
   EXPECT_EQ(refusal_of(kTinyLlama, broken), "stage-1.safetensors: damaged");
 }
 
-TEST(HfFolderWriting, LeavesNothingWhenTheDiskFails) {
+TEST(HfFolderWriting, LeavesNothingIfTheDiskFails) {
   LlamaShape shape = kTinyLlama;
   shape.blocks = 1;
   const auto write_to = [&](const fs::path& path) {
@@ -461,7 +464,7 @@ TEST(HfFolderWriting, LeavesNothingWhenTheDiskFails) {
       const ScopedFileSystem scoped(faulty);
       const auto status = write_to(scratch / "model");
       const auto where = fmt::format("{} at operation {} of {}", name_of(fault), at, operations);
-      // The last operation makes the folder's name safe: by then it is whole.
+      // The last operation syncs the folder's name: by then it is complete.
       if (status.ok() || at == operations) {
         EXPECT_EQ(refusal(scratch / "model"), "taken") << where;
       } else {

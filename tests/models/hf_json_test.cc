@@ -1,4 +1,4 @@
-// config.json of other people's models and of ours: what is read, and every reason for which it is refused.
+// config.json of foreign models and of ours: what is accepted, and every reason for which it is refused.
 #include "models/hf_json.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// As the files of published models look, with keys nobody here knows.
+// Like the files of published models, with keys that we do not know.
 json good() {
   return json::parse(R"({
     "_name_or_path": "somewhere", "architectures": ["LlamaForCausalLM"], "attention_bias": false,
@@ -42,20 +42,20 @@ HfConfig taken_with(const std::string& key, const json& value) {
   return parse_hf_config(with(key, value).dump(), "config.json").take();
 }
 
-TEST(HfConfig, ReadsAPublishedModels) {
+TEST(HfConfig, ReadsAPublishedConfig) {
   const auto config = parse_hf_config(good().dump(), "config.json").take();
   const LlamaShape shape{400, 64, 3, 4, 2, 160, 2048, 500000.0, 1e-6};
   EXPECT_EQ(config, (HfConfig{shape, 1, 2, false, Dtype::kBf16}));
 }
 
-TEST(HfConfig, ReadsBackWhatItWrites) {
+TEST(HfConfig, ReadsBackItsOwnOutput) {
   HfConfig config{{400, 64, 3, 4, 2, 160, 2048, 12345.678, 3e-6}, 1, 2, true, Dtype::kF16};
   EXPECT_EQ(parse_hf_config(hf_config_text(config), "x").take(), config);
   config = {{kMaxLlamaVocab, kMaxLlamaWidth, kMaxLlamaBlocks, 1, 1, kMaxLlamaMlpWidth, kMaxLlamaContext}, {}, {}};
   EXPECT_EQ(parse_hf_config(hf_config_text(config), "x").take(), config);
 }
 
-TEST(HfConfig, TakesDefaultsForWhatOlderFilesLackAndNoOthers) {
+TEST(HfConfig, UsesDefaultsOnlyForKeysMissingInOlderFiles) {
   json old = good();
   for (const char* key :
        {"num_key_value_heads", "rope_theta", "rope_scaling", "architectures", "hidden_act", "attention_bias",
@@ -74,7 +74,7 @@ TEST(HfConfig, TakesDefaultsForWhatOlderFilesLackAndNoOthers) {
   }
 }
 
-TEST(HfConfig, RefusesSizesThatCannotBe) {
+TEST(HfConfig, RefusesImpossibleSizes) {
   EXPECT_EQ(refusal_with("hidden_size", 0), "hidden_size is 0, needs a whole number from 1 to 1048576");
   EXPECT_EQ(refusal_with("hidden_size", -64), "hidden_size is -64, needs a whole number from 1 to 1048576");
   EXPECT_EQ(refusal_with("hidden_size", 64.5), "hidden_size is 64.5, needs a whole number below 2^63");
@@ -99,8 +99,8 @@ TEST(HfConfig, RefusesSizesThatCannotBe) {
 }
 
 TEST(HfConfig, RefusesHeadsThatDoNotDivide) {
-  EXPECT_EQ(refusal_with("num_attention_heads", 3), "hidden_size 64 does not make 3 heads of an even width");
-  EXPECT_EQ(refusal_with("num_attention_heads", 64), "hidden_size 64 does not make 64 heads of an even width");
+  EXPECT_EQ(refusal_with("num_attention_heads", 3), "hidden_size 64 cannot be divided into 3 heads of an even width");
+  EXPECT_EQ(refusal_with("num_attention_heads", 64), "hidden_size 64 cannot be divided into 64 heads of an even width");
   EXPECT_EQ(refusal_with("num_key_value_heads", 3), "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   EXPECT_EQ(refusal_with("head_dim", 32), "head_dim is 32, needs 16 = hidden_size 64 / num_attention_heads 4");
   EXPECT_EQ(refusal_with("head_dim", 16), "taken");
@@ -108,53 +108,52 @@ TEST(HfConfig, RefusesHeadsThatDoNotDivide) {
 }
 
 TEST(HfConfig, RefusesOtherModelsByName) {
-  EXPECT_EQ(refusal_with("model_type", "mistral"), "model_type is \"mistral\", only \"llama\" is read");
+  EXPECT_EQ(refusal_with("model_type", "mistral"), "model_type is \"mistral\", needs \"llama\"");
   EXPECT_EQ(refusal_with("model_type", 1), "model_type is 1, needs a text");
   EXPECT_EQ(refusal_with("architectures", json::array({"LlamaModel"})),
-            "architectures is [\"LlamaModel\"], only [\"LlamaForCausalLM\"] is read");
+            "architectures is [\"LlamaModel\"], needs [\"LlamaForCausalLM\"]");
   EXPECT_EQ(refusal_with("architectures", "LlamaForCausalLM"),
-            "architectures is \"LlamaForCausalLM\", only [\"LlamaForCausalLM\"] is read");
-  EXPECT_EQ(refusal_with("architectures", json::array()),
-            "architectures is a list, only [\"LlamaForCausalLM\"] is read");
+            "architectures is \"LlamaForCausalLM\", needs [\"LlamaForCausalLM\"]");
+  EXPECT_EQ(refusal_with("architectures", json::array()), "architectures is a list, needs [\"LlamaForCausalLM\"]");
   EXPECT_EQ(refusal_with("hidden_act", "gelu"), "hidden_act is \"gelu\", needs \"silu\": a LLaMA's MLP is SwiGLU");
-  EXPECT_EQ(refusal_with("attention_bias", true), "attention_bias is true; only matrices without biases are read");
-  EXPECT_EQ(refusal_with("mlp_bias", true), "mlp_bias is true; only matrices without biases are read");
+  EXPECT_EQ(refusal_with("attention_bias", true), "attention_bias is true; biases are not supported");
+  EXPECT_EQ(refusal_with("mlp_bias", true), "mlp_bias is true; biases are not supported");
   EXPECT_EQ(refusal_with("sliding_window", 4096),
-            "sliding_window is 4096; only attention to the whole context is read, needs null");
+            "sliding_window is 4096, needs null: attention covers the whole context");
   EXPECT_EQ(refusal_with("quantization_config", {{"bits", 4}}),
-            "has a quantization_config; quantised tensors are not read, needs F32, F16 or BF16 ones");
+            "has a quantization_config; needs F32, F16 or BF16 tensors");
   EXPECT_EQ(refusal_with("partial_rotary_factor", 0.5),
-            "partial_rotary_factor is 0.5, needs 1: heads are rotated whole");
+            "partial_rotary_factor is 0.5, needs 1: the whole head is rotated");
   EXPECT_EQ(refusal_with("partial_rotary_factor", 1.0), "taken");
 }
 
 TEST(HfConfig, RefusesScaledRotation) {
   EXPECT_EQ(refusal_with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}),
-            "rope_scaling: rope_type is \"llama3\", only unscaled rotation (\"default\") is read");
+            "rope_scaling: rope_type is \"llama3\", needs \"default\": scaled rotation is not supported");
   EXPECT_EQ(refusal_with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}),
-            "rope_scaling: rope_type is \"linear\", only unscaled rotation (\"default\") is read");
+            "rope_scaling: rope_type is \"linear\", needs \"default\": scaled rotation is not supported");
   EXPECT_EQ(refusal_with("rope_scaling", {{"factor", 2.0}}),
-            "rope_scaling: has no rope_type, needs to be null or of rope_type \"default\"");
+            "rope_scaling: has no rope_type, needs rope_type \"default\" or null");
   EXPECT_EQ(refusal_with("rope_scaling", 2.0), "rope_scaling: is 2.0, needs an object");
   EXPECT_EQ(refusal_with("rope_parameters", {{"rope_type", "yarn"}}),
-            "rope_parameters: rope_type is \"yarn\", only unscaled rotation (\"default\") is read");
+            "rope_parameters: rope_type is \"yarn\", needs \"default\": scaled rotation is not supported");
   EXPECT_EQ(refusal_with("rope_parameters", {{"partial_rotary_factor", 0.5}}),
-            "rope_parameters: partial_rotary_factor is 0.5, needs 1: heads are rotated whole");
+            "rope_parameters: partial_rotary_factor is 0.5, needs 1: the whole head is rotated");
   EXPECT_EQ(refusal_with("rope_parameters", {{"rope_type", 1}}), "rope_parameters: rope_type is 1, needs a text");
 }
 
-TEST(HfConfig, ReadsTheRotationsBaseWhereNewerFilesHaveIt) {
+TEST(HfConfig, ReadsTheRotaryBaseFromNewerFiles) {
   json newer = good();
   newer.erase("rope_theta");
   newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 777.0}};
   EXPECT_EQ(parse_hf_config(newer.dump(), "x").take().shape.rope_base, 777.0);
   EXPECT_EQ(refusal_with("rope_parameters", {{"rope_theta", 777.0}}),
-            "rope_theta is 500000 and rope_parameters.rope_theta 777; needs one of them");
+            "rope_theta is 500000, but rope_parameters.rope_theta is 777; needs only one value");
   EXPECT_EQ(taken_with("rope_parameters", {{"rope_theta", 500000}}).shape.rope_base, 500000.0);
   EXPECT_EQ(taken_with("rope_scaling", {{"rope_type", "default"}}).shape.rope_base, 500000.0);
 }
 
-TEST(HfConfig, ReadsWhatMayBeWrittenInSeveralWays) {
+TEST(HfConfig, AcceptsAlternativeSpellings) {
   EXPECT_EQ(taken_with("eos_token_id", json::array({5, 7})).eos, 5);
   EXPECT_EQ(taken_with("eos_token_id", nullptr).eos, std::nullopt);
   EXPECT_EQ(taken_with("torch_dtype", "float8_e4m3fn").dtype, std::nullopt);
@@ -165,15 +164,15 @@ TEST(HfConfig, ReadsWhatMayBeWrittenInSeveralWays) {
   EXPECT_EQ(parse_hf_config(newer.dump(), "x").take().dtype, Dtype::kF32);
 }
 
-TEST(HfConfig, RefusesWhatIsNoConfigAtAll) {
+TEST(HfConfig, RefusesTextThatIsNotAConfig) {
   EXPECT_EQ(refusal(""), "is not valid JSON");
   EXPECT_EQ(refusal("{\"hidden_size\": 64"), "is not valid JSON");
   EXPECT_EQ(refusal("[1]"), "is a list, needs an object");
   EXPECT_EQ(refusal("3"), "is 3, needs an object");
-  EXPECT_EQ(refusal(std::string((1 << 20) + 1, ' ')), "has 1048577 bytes, at most 1048576 are read");
+  EXPECT_EQ(refusal(std::string((1 << 20) + 1, ' ')), "has 1048577 bytes, needs at most 1048576");
   EXPECT_EQ(refusal(std::string(500'000, '[') + std::string(500'000, ']')), "is a list, needs an object");
   EXPECT_EQ(refusal_with("model_type", std::string(1000, 'x')),
-            "model_type is \"" + std::string(80, 'x') + "\"..., only \"llama\" is read");
+            "model_type is \"" + std::string(80, 'x') + "\"..., needs \"llama\"");
 }
 
 TEST(HfConfig, SurvivesEveryCutAndManyFlips) {

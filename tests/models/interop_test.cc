@@ -1,6 +1,6 @@
-// GGUF files in the real llama.cpp, of made-up weights and of a model trained here: it computes what our own stage
-// computes from the weights in the file. Other tests compare our stage with PyTorch (tests/pipeline/parity_test.cc) and
-// with the reference model of src/lab.
+// GGUF files in the real llama.cpp, with made-up weights and of a model trained here: it computes the same as our own
+// stage does from the weights in the file. Other tests compare our stage with PyTorch (tests/pipeline/parity_test.cc)
+// and with the reference model of lab/.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ at::Tensor logits_of(const Stage& stage, const ModelConfig& model, const std::ve
 
 // ---- Made-up weights, in every type ----
 
-// What is left of the values in the file.
+// The values as rounded in the file.
 std::vector<float> as_stored(const std::vector<float>& values, GgufType type) {
   std::vector<float> rounded = values;
   if (type == GgufType::kF16) {
@@ -85,13 +85,13 @@ std::vector<std::vector<int32_t>> made_up_prompts() {
 struct Agreement {
   size_t positions = 0;
   size_t same_best = 0;
-  double worst_miss = 0;   // by how much ours was best where theirs was another
-  double largest_gap = 0;  // between two logits
+  double worst_miss = 0;   // our logit gap where they chose another token
+  double largest_gap = 0;  // difference of two logits
   double our_nats = 0;     // per token
   double their_nats = 0;
 };
 
-// ours: (T, V) logits in float64; theirs: what llama_cpp.mjs says of each position.
+// ours: (T, V) logits in float64; theirs: the answer of llama_cpp.mjs for each position.
 void compare(const at::Tensor& ours, const json& theirs, const std::vector<int32_t>& ids, Agreement& result) {
   const auto [values, best] = ours.topk(2, 1);
   const auto log_probabilities = ours.log_softmax(1);
@@ -149,7 +149,7 @@ class LlamaCppTest : public testing::Test {
 };
 
 // llama.cpp keeps keys and values in 16 bits, and rounds a product's input to the type of the matrix: to 11 bits for
-// f16, to 8 for bf16, to 7 and a scale for q8_0. The bounds are about twice what was seen.
+// f16, to 8 for bf16, to 7 and a scale for q8_0. The bounds are about twice the observed errors.
 TEST_F(LlamaCppTest, ComputesTheSameFromF32) {
   const auto result = agreement_of(GgufType::kF32);
   EXPECT_LT(result.worst_miss, 1e-2);
@@ -179,7 +179,7 @@ TEST_F(LlamaCppTest, ComputesNearlyTheSameFromQ8) {
 }
 
 TEST_F(LlamaCppTest, ComputesTheSameForOtherShapes) {
-  // A key head per head, rows that q8_0 has no blocks for, tokens without a piece, another base.
+  // As many key heads as heads, rows that have no q8_0 blocks, tokens without a piece, another base.
   const LlamaShape shape{520, 48, 2, 4, 4, 100, 128, 500000.0, 1e-6};
   const auto result = agreement_of(GgufType::kF32, shape);
   EXPECT_LT(result.worst_miss, 1e-2);
@@ -196,8 +196,8 @@ TEST_F(LlamaCppTest, ComputesTheSameForOtherShapes) {
 
 // ---- A trained model ----
 
-// A subspace model of two groups of heads, trained for a few dozen steps in two stages: far from its first values, and
-// sure of some tokens and not of others.
+// A subspace model with two groups of heads, trained for a few dozen steps in two stages: far from its initial values,
+// certain about some tokens and not about others.
 class Trained {
  public:
   static const Trained& get() {
@@ -286,8 +286,8 @@ class LlamaCppInterop : public testing::Test {
   test::ScratchFolder scratch_;
 };
 
-// Position by position through sequence.evaluate() at temperature 0, the text's own token fed whatever was chosen.
-TEST_F(LlamaCppInterop, ChoosesTheTokensThatWeChoose) {
+// Position by position through sequence.evaluate() at temperature 0; always continues with the text's own token.
+TEST_F(LlamaCppInterop, ChoosesTheSameTokens) {
   const auto sequences = prompts();
   for (const auto& ids : sequences) ASSERT_EQ(ids.front(), Trained::get().files().tokenizer.bos());
   const auto theirs = ask({{"choose", sequences}}).at("chosen");
@@ -300,7 +300,7 @@ TEST_F(LlamaCppInterop, ChoosesTheTokensThatWeChoose) {
       if (theirs.at(n).at(t) == ids[row][0].item<int64_t>()) {
         ++same;
       } else {
-        // llama.cpp keeps keys and values in 16 bits: what is nearly equal may change places.
+        // llama.cpp keeps keys and values in 16 bits, so nearly equal tokens may swap places.
         EXPECT_LT((values[row][0] - values[row][1]).item<double>(), 1e-2) << "prompt " << n << ", position " << t;
       }
     }

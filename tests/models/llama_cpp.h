@@ -1,6 +1,6 @@
-// The real llama.cpp, to ask it about a GGUF file: node-llama-cpp's prebuilt binary, run by tests/models/llama_cpp/. On
-// first use npm installs it into the build folder, where it stays. Tests run from the repository's root. Where node or
-// npm is missing, or npm cannot reach its registry, tests are skipped, unless the environment says that they must run.
+// Runs the real llama.cpp on a GGUF file: node-llama-cpp's prebuilt binary, called through tests/models/llama_cpp/. On
+// first use npm installs it into the build folder. Tests run from the repository's root. If node or npm is missing, or
+// npm cannot reach its registry, the tests are skipped, unless the environment says that they must run.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,10 +27,10 @@ class LlamaCpp {
     return instance;
   }
 
-  // "" when it can be used.
+  // "" if it can be used.
   const std::string& why_not() const { return why_not_; }
 
-  // The script's answer to its tasks: llama_cpp/llama_cpp.mjs says what they are. A failure is {"error": what it said}.
+  // The script's answer to its tasks, which llama_cpp/llama_cpp.mjs describes. A failure is {"error": message}.
   nlohmann::json run(const std::filesystem::path& gguf, const nlohmann::json& tasks) const {
     const ScratchFolder scratch;
     std::ofstream(scratch / "tasks.json") << tasks.dump();
@@ -62,7 +62,7 @@ class LlamaCpp {
     const auto installed = read_file(folder_ / "installed.json");
     if (!installed || installed.value() != package) {
       write_file_atomically(fresh.path() / "package.json", package).take();
-      // Optional dependencies are builds for other machines, and scripts would build llama.cpp where none fits.
+      // Optional dependencies are builds for other machines, and scripts would build llama.cpp if none fits.
       const auto [status, output] = output_of(fmt::format(
           "cd '{}' && npm install --omit=optional --ignore-scripts --no-audit --no-fund --no-package-lock "
           "--fetch-retries=4 --fetch-retry-mintimeout=2000 --fetch-retry-maxtimeout=20000 --fetch-timeout=60000 2>&1",
@@ -99,15 +99,15 @@ class LlamaCpp {
   std::filesystem::path folder_;
 };
 
-// Skips the test if there is a reason why llama.cpp cannot be used, or, where it is needed, fails it with the reason.
+// Skips the test if llama.cpp cannot be used; fails it with the reason if llama.cpp is required.
 inline void skip_or_fail(const std::string& why_not, bool needed) {
   if (why_not.empty()) return;
   if (needed) FAIL() << "THINPIPE_NEED_LLAMA_CPP=1, but llama.cpp cannot be used: " << why_not;
   GTEST_SKIP() << why_not;
 }
 
-// For a SetUp(): after a skip or a failure in there no test body runs, but the rest of SetUp() does.
-// $THINPIPE_NEED_LLAMA_CPP=1: it must be there, so that a proof by it cannot go missing unseen.
+// For a SetUp(): after a skip or a failure in it no test body runs, but the rest of SetUp() does.
+// $THINPIPE_NEED_LLAMA_CPP=1 requires llama.cpp, so that these tests cannot be skipped unnoticed.
 inline void require_llama_cpp() {
   const char* needed = std::getenv("THINPIPE_NEED_LLAMA_CPP");
   skip_or_fail(LlamaCpp::get().why_not(), needed != nullptr && std::string_view(needed) == "1");

@@ -1,4 +1,4 @@
-// GGUF files in the real llama.cpp: it cuts text as sentencepiece does. (tests/models/interop_test.cc compares what
+// GGUF files in the real llama.cpp: it tokenises text like sentencepiece. (tests/models/interop_test.cc compares what
 // it computes.)
 #include "models/llama_cpp.h"
 
@@ -19,7 +19,7 @@ using test::LlamaCpp;
 using test::ScratchFolder;
 using test::tiny_tokenizer;
 
-TEST(LlamaCppMissing, IsAFailureWhereItIsNeeded) {
+TEST(LlamaCppMissing, FailsIfLlamaCppIsRequired) {
   EXPECT_FATAL_FAILURE(test::skip_or_fail("npm is not installed", /*needed=*/true),
                        "llama.cpp cannot be used: npm is not installed");
   test::skip_or_fail("", /*needed=*/true);
@@ -49,14 +49,14 @@ class LlamaCppTokenizerTest : public testing::Test {
       same += answer["tokens"][i] == ours;
       EXPECT_EQ(answer["tokens"][i], ours) << json(texts[i]).dump();
     }
-    fmt::print("{} of {} strings are cut alike\n", same, texts.size());
+    fmt::print("{} of {} strings are split in the same way\n", same, texts.size());
   }
 };
 
-TEST_F(LlamaCppTokenizerTest, CutsTextAsSentencepieceDoes) { expect_same_ids(tiny_tokenizer()); }
+TEST_F(LlamaCppTokenizerTest, SplitsTextLikeSentencepiece) { expect_same_ids(tiny_tokenizer()); }
 
-TEST_F(LlamaCppTokenizerTest, CutsTextAlikeWithoutASpaceBeforeIt) {
-  // The model's normaliser, field 3, is told once more about the space, its field 3: the last word counts.
+TEST_F(LlamaCppTokenizerTest, SplitsTextLikeSentencepieceWithoutALeadingSpace) {
+  // Appends to the model's normaliser, field 3, the option for the leading space, field 3: the last one counts.
   const std::string model = tiny_tokenizer().model() + std::string("\x1a\x02\x18\x00", 4);
   const auto tokenizer = Tokenizer::parse(model, "no space").take();
   ASSERT_FALSE(tokenizer.facts().add_dummy_prefix);

@@ -1,4 +1,4 @@
-// A merged model is a plain LLaMA that computes the same, and a plain LLaMA taken in is the model it was.
+// A merged model is a plain LLaMA that computes the same, and an imported plain LLaMA is the same model again.
 #include "models/llama.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 double loss_of(const Stage& stage) { return stage.evaluate(batch_of(some_tokens(34)), {}).loss_sum; }
 
-// A dense model from the merged values, by the way back.
+// A dense model made by importing the merged values.
 std::unique_ptr<Stage> dense_from(const ModelFiles& files) {
   const auto shape = plain_shape(files.config);
   const auto values = plain_values(files);
@@ -22,7 +22,7 @@ std::unique_ptr<Stage> dense_from(const ModelFiles& files) {
   return load_model(dense, "cpu");
 }
 
-TEST(PlainLlama, AMergedModelComputesTheSame) {
+TEST(PlainLlama, MergedModelComputesTheSame) {
   std::vector<RunConfig> configs{small_dense()};
   for (const int64_t tail : {0, 1, 3}) {
     configs.push_back(small_subspace());
@@ -30,7 +30,7 @@ TEST(PlainLlama, AMergedModelComputesTheSame) {
   }
   for (const auto& config : configs) {
     const auto stage = make_model(config);
-    // Values are rounded to float32 on the way: 6e-8 each, a few hundred of them in a row.
+    // Values are rounded to float32: an error of 6e-8 each, over a few hundred in a row.
     EXPECT_NEAR(loss_of(*dense_from(files_of(config, stage))) / loss_of(*stage), 1, 1e-6);
   }
 }
@@ -50,7 +50,7 @@ std::string refusal(const RunConfig& config) {
   return test::user_error([&] { plain_shape(config); });
 }
 
-TEST(PlainLlama, WhatALlamaDoesNotHaveIsRefusedByName) {
+TEST(PlainLlama, RefusesFeaturesThatALlamaDoesNotHave) {
   EXPECT_EQ(refusal(small_subspace()), "");
   auto config = small_dense();
   config.model.positions = Positions::kSinusoidal;
@@ -74,7 +74,7 @@ at::Tensor imported(const ImportedModel& model, const std::string& name) {
   return at::zeros({1});
 }
 
-TEST(ImportLlama, ADenseModelIsTakenAsItIs) {
+TEST(ImportLlama, DenseModelIsImportedUnchanged) {
   const auto config = small_dense();
   const auto stage = make_model(config);
   const auto files = files_of(config, stage);
@@ -86,13 +86,13 @@ TEST(ImportLlama, ADenseModelIsTakenAsItIs) {
   EXPECT_EQ(model.energy_lost, 0);
 }
 
-TEST(ImportLlama, AModelThatLiesInASubspaceLosesNothing) {
+TEST(ImportLlama, ModelInASubspaceLosesNothing) {
   const auto config = small_subspace();
   const auto stage = make_model(config);
   const auto files = files_of(config, stage);
   const auto model = import_llama(plain_shape(config), plain_values(files), config.model).take();
   EXPECT_NEAR(model.energy_lost, 0, 1e-12);
-  // The same subspace, whichever basis of it was found.
+  // The same subspace, possibly with another basis.
   const auto& u = stage->subspace()->basis().u;
   EXPECT_LT((model.basis.mm(model.basis.t()) - u.mm(u.t())).abs().max().item<double>(), 1e-6);
   EXPECT_LT((model.basis.t().mm(model.basis) - at::eye(5, at::kDouble)).abs().max().item<double>(), 1e-12);
@@ -105,8 +105,8 @@ TEST(ImportLlama, AModelThatLiesInASubspaceLosesNothing) {
   }
 }
 
-// The best k-dimensional subspace of all the matrices, one below the other, keeps their k largest singular values.
-TEST(ImportLlama, TheSubspaceIsTheBestOneAndTheLossIsWhatLiesOutside) {
+// The best k-dimensional subspace of all matrices, stacked, keeps their k largest singular values.
+TEST(ImportLlama, FindsTheBestSubspaceAndReportsTheLostEnergy) {
   const auto dense = small_dense();
   const auto stage = make_model(dense);
   const auto files = files_of(dense, stage);

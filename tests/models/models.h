@@ -1,4 +1,4 @@
-// Small models as `eval`, `generate` and `export` find them, without a disk; and a tokenizer trained on the spot.
+// Small models as `eval`, `generate` and `export` find them, without a disk, and a tokenizer trained on the fly.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,7 +19,7 @@ namespace thinpipe {
 
 constexpr int64_t kSmallVocab = 300;
 
-// Of a few words: all 256 bytes and some merges.
+// Trained on a few words: all 256 bytes and some merges.
 inline Tokenizer small_tokenizer() {
   static const std::string model = [] {
     std::string text;
@@ -64,7 +64,7 @@ inline RunConfig small_subspace() {
   return config;
 }
 
-// The model as its config and seed make it, with gains that are not all 1.
+// The model that config and seed give, with gains that are not all 1.
 inline std::shared_ptr<Stage> make_model(const RunConfig& config) {
   auto stage =
       std::make_shared<Stage>(config.model, config.data.vocab, BlockRange{0, config.model.blocks, config.model.blocks},
@@ -81,7 +81,7 @@ inline ModelFiles files_of(const RunConfig& config, std::shared_ptr<Stage> stage
           [stage](const std::string& name) -> Result<at::Tensor> {
             if (name == "basis") return stage->subspace()->basis().u;
             const auto* parameter = stage->parameters().find(name);
-            if (parameter == nullptr) return Error{"there is no tensor '" + name + "'"};
+            if (parameter == nullptr) return Error{"has no tensor '" + name + "'"};
             return parameter->value;
           }};
 }

@@ -1,4 +1,4 @@
-// 16-bit floats against the compiler's own, all of them.
+// Compares all 16-bit floats with the compiler's.
 #include "models/number_bytes.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(NumberBytes, ReadsEveryHalfAsTheCompilerDoes) {
 TEST(NumberBytes, RoundsToHalvesAsTheCompilerDoes) {
   const CounterRng rng(1, "floats");
   for (uint64_t i = 0; i < 1'000'000; ++i) {
-    // Of every exponent that matters, and every float between two halves now and then.
+    // All relevant exponents, and samples of the floats between two halves.
     const uint32_t exponent = 127 - 28 + static_cast<uint32_t>(test::below(rng, 48, 2 * i));
     const uint32_t low = i % 3 == 0 ? 0x1000 : rng.bits32(2 * i + 1) & 0x1fff;
     const uint32_t mantissa = (rng.bits32(2 * i + 1) >> 8 & 0x7fe000) | low;
@@ -60,7 +60,7 @@ TEST(NumberBytes, RoundsToBf16ToTheNearestEven) {
   EXPECT_TRUE(std::isnan(from_bf16(rounded(0x7f800001))));
 }
 
-TEST(NumberBytes, RefusesWhatTheTypeCannotHold) {
+TEST(NumberBytes, RefusesValuesThatTheTypeCannotHold) {
   const auto refusal = [](std::vector<float> values, Dtype dtype) {
     return stored_values(values, dtype).error().message;
   };
@@ -72,7 +72,7 @@ TEST(NumberBytes, RefusesWhatTheTypeCannotHold) {
   EXPECT_TRUE(stored_values(std::vector<float>{3.4e38F}, Dtype::kF32).ok());
 }
 
-TEST(NumberBytes, LoadsWhatWasStoredAndRefusesWhatIsNotFinite) {
+TEST(NumberBytes, LoadsStoredValuesAndRefusesNonFiniteOnes) {
   const std::vector<float> values{0, -1.5F, 0.25F, 1024};
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
     const auto bytes = stored_values(values, dtype).take();

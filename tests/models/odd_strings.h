@@ -1,4 +1,4 @@
-// Strings that two tokenizers are likely to cut differently, if they differ at all.
+// Strings that two tokenizers are likely to split differently, if they differ at all.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace thinpipe::test {
 
-// 200 strings of every kind: what text holds, where spaces can be, signs of several bytes, control tokens typed as
+// 200 strings of every kind: ordinary text, spaces in all places, characters of several bytes, control tokens typed as
 // text.
 inline std::vector<std::string> odd_strings() {
   // clang-format off

@@ -1,4 +1,4 @@
-// A LLaMA small enough for a test: made-up weights, seeded, spread wide enough that its answers differ clearly, and a
+// A LLaMA small enough for a test: seeded made-up weights, spread wide enough that its answers differ clearly, and a
 // tokenizer trained on made-up text.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace thinpipe::test {
 
-// Words of syllables, some far more frequent than others, with punctuation, numbers, line ends and a few signs.
+// Words of syllables, some far more frequent than others, with punctuation, numbers, line ends and a few special signs.
 inline std::string made_up_text(size_t bytes, uint64_t seed) {
   static constexpr const char* kSyllables[] = {"ba", "ren", "to", "li", "sha", "mor", "e", "qu\u00e9", "nd", "ing",
                                                "a",  "ter", "vi", "o",  "kel", "sun", "W", "The",      "st", "\u00df"};
@@ -48,7 +48,7 @@ inline Tokenizer made_up_tokenizer(int64_t vocab, size_t bytes = 300'000) {
 
 inline const LlamaShape kTinyLlama{512, 64, 3, 4, 2, 160, 256, 10000.0, 1e-5};
 
-// Gains around 1; matrices keep the size of what goes through them; the head spreads the logits.
+// Gains around 1; matrices preserve the size of their input; the head spreads the logits.
 inline std::vector<float> tiny_values(const LlamaTensor& tensor, uint64_t seed = 1) {
   const CounterRng rng(seed, tensor.name);
   size_t count = 1;
@@ -57,7 +57,7 @@ inline std::vector<float> tiny_values(const LlamaTensor& tensor, uint64_t seed =
   double scale = norm ? 0.2 : 1.0 / std::sqrt(static_cast<double>(tensor.shape.back()));
   if (tensor.name == "lm_head.weight") scale *= 3;
   if (tensor.name == "model.embed_tokens.weight") scale = 1;
-  // Attention that looks somewhere in particular.
+  // Makes attention focus on particular tokens.
   if (tensor.name.find("q_proj") != std::string::npos) scale *= 2;
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((norm ? 1.0 : 0.0) + scale * rng.unit_variance(i));

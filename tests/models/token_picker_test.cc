@@ -1,4 +1,4 @@
-// Which token comes next: what each option leaves to choose from, and that the draw follows the probabilities.
+// Which token comes next: what each option leaves to choose from, and that draws follow the probabilities.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,25 +32,25 @@ TEST(TokenPicker, DrawsByProbability) {
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(seen[i], expected[i], kNoise) << i;
 }
 
-TEST(TokenPicker, ALowTemperatureSharpensAndAHighOneFlattens) {
+TEST(TokenPicker, LowTemperatureSharpensAndHighTemperatureFlattens) {
   // p^2 and p^(1/2), made to sum to one: 0.25 / 0.3359 and 0.7071 / 2.0607.
   EXPECT_NEAR(frequencies({.temperature = 0.5, .top_k = 0, .top_p = 1})[1], 0.7442, kNoise);
   EXPECT_NEAR(frequencies({.temperature = 2, .top_k = 0, .top_p = 1})[1], 0.3431, kNoise);
 }
 
-TEST(TokenPicker, TemperatureZeroTakesTheLikeliestAndTheFirstOfEquals) {
+TEST(TokenPicker, TemperatureZeroTakesTheFirstOfTheMostLikely) {
   TokenPicker picker({.temperature = 0});
   for (int i = 0; i < 20; ++i) EXPECT_EQ(picker.pick(kLogits).value(), 1);
   EXPECT_EQ(picker.pick(std::vector<float>{1, 3, 3, 2}).value(), 1);
 }
 
-TEST(TokenPicker, TopKLeavesTheSoManyLikeliest) {
+TEST(TokenPicker, TopKKeepsTheKMostLikely) {
   const auto seen = frequencies({.temperature = 1, .top_k = 2, .top_p = 1});
   EXPECT_EQ(seen[0] + seen[2] + seen[4], 0);
   EXPECT_NEAR(seen[1], 2.0 / 3, kNoise);
 }
 
-TEST(TokenPicker, TopPLeavesTheFewestThatHoldTheShare) {
+TEST(TokenPicker, TopPKeepsTheFewestWithThatProbability) {
   const auto two = frequencies({.temperature = 1, .top_k = 0, .top_p = 0.74});
   EXPECT_EQ(two[0] + two[2] + two[4], 0);
   EXPECT_GT(two[3], 0);
@@ -71,7 +71,7 @@ TEST(TokenPicker, TheSameSeedGivesTheSameTokens) {
   EXPECT_NE(tokens(7), tokens(8));
 }
 
-TEST(TokenPicker, LogitsThatAreNoNumbersAreRefused) {
+TEST(TokenPicker, RefusesLogitsThatAreNotNumbers) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     TokenPicker picker({.temperature = 0});
     EXPECT_FALSE(picker.pick(std::vector<float>{0, bad, 1}));
@@ -80,7 +80,7 @@ TEST(TokenPicker, LogitsThatAreNoNumbersAreRefused) {
   EXPECT_EQ(picker.pick(std::vector<float>{-std::numeric_limits<float>::infinity(), 0}).value(), 1);
 }
 
-TEST(TokenPicker, OptionsOutOfRangeAreNamed) {
+TEST(TokenPicker, NamesOptionsOutOfRange) {
   const auto refusal = [](PickOptions options) { return test::user_error([&] { TokenPicker picker(options); }); };
   EXPECT_EQ(refusal({.temperature = -1}), "--temperature -1: needs a number from 0 to 100");
   EXPECT_NE(refusal({.temperature = std::nan("")}), "");

@@ -1,5 +1,5 @@
-// The rules on coordinates (METHOD 2, 3): A and E stand for W = A U^T, so each rule is held to its d-wide form, written
-// out here on W and on the projected gradient g UU^T, and the change-over of the moments to its formulas element by
+// The rules on coordinates (METHOD 2, 3). A and E represent W = A U^T, so each rule is compared with its d-wide form,
+// written here on W and on the projected gradient g UU^T, and the change of the moments with its formulas, element by
 // element. The d-wide forms share no code with the rules.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -41,10 +41,10 @@ Parameter& add_coordinates(RandomParameters& set, const std::string& name, Param
 
 double largest_difference(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
-// What a row has moved by, one norm per row.
+// How far each row has moved: one norm per row.
 at::Tensor row_norms(const at::Tensor& moved) { return moved.square().sum(1).sqrt(); }
 
-// W = A U^T under a rule that keeps it in S, as the paper writes it: everything d wide.
+// W = A U^T under a rule that keeps it in S, as in the paper: everything d wide.
 struct WideMatrix {
   at::Tensor u;  // (d, k)
   at::Tensor w;  // (n, d)
@@ -58,8 +58,8 @@ struct WideMatrix {
   }
 };
 
-// Trains A with the rule and W with `wide_step(wide, projected gradient, number)` on the same dL/dW, moves the subspace
-// half way, and holds A U^T to W after every step.
+// Trains A with the rule and W with `wide_step(wide, projected gradient, number)` on the same dL/dW, changes the
+// subspace half way, and compares A U^T with W after every step.
 template <typename WideStep>
 void expect_same_as_wide(const OptimConfig& config, ParameterKind kind, int64_t rows, const WideStep& wide_step) {
   RandomParameters set(1, kDoubles);
@@ -85,7 +85,7 @@ void expect_same_as_wide(const OptimConfig& config, ParameterKind kind, int64_t 
 
 // ---- the d-wide forms ----
 
-// Newton-Schulz on the matrix as it stands, X <- a X + b (X X^T) X + c (X X^T)^2 X, never transposed.
+// Newton-Schulz on the matrix itself, X <- a X + b (X X^T) X + c (X X^T)^2 X, never transposed.
 at::Tensor wide_newton_schulz(const at::Tensor& matrix) {
   auto x = matrix / (matrix.norm() + 1e-7);  // the guard against a zero matrix is part of the rule
   for (int i = 0; i < 5; ++i) {
@@ -123,7 +123,7 @@ TEST(RowAdamwOnCoordinates, IsAdamwWithTheWideRowsMeanSquare) {
       const double b1 = config.beta1, b2 = config.beta2, count = static_cast<double>(step + 1);
       wide.m = b1 * wide.m + (1 - b1) * gradient;
       for (int64_t i = 0; i < rows; ++i) {
-        auto& v_i = v[static_cast<size_t>(i)];  // the change-over leaves it alone
+        auto& v_i = v[static_cast<size_t>(i)];  // the change of basis does not affect it
         v_i = b2 * v_i + (1 - b2) * gradient[i].square().mean().item<double>();
         const auto m_hat = wide.m[i] / (1 - std::pow(b1, count));
         const double v_hat = v_i / (1 - std::pow(b2, count));
@@ -135,11 +135,11 @@ TEST(RowAdamwOnCoordinates, IsAdamwWithTheWideRowsMeanSquare) {
   }
 }
 
-// ---- one learning rate means one thing ----
+// ---- the same learning rate has the same effect ----
 
-TEST(AdamwOnCoordinates, FirstMovesARowByLrSqrtDAsRowAdamwDoes) {
-  // In the first step mhat / sqrt(vhat) is a coordinate's sign, or with a moment per row the row over its root mean
-  // square of d; eps = 1e-8 beside gradients of order one is all that differs.
+TEST(AdamwOnCoordinates, FirstStepMovesARowByLrSqrtDLikeRowAdamw) {
+  // In the first step mhat / sqrt(vhat) is the sign of a coordinate, or with a moment per row the row over its root
+  // mean square of d; the only difference is eps = 1e-8 beside gradients of order one.
   const double expected = config_of(OptimizerKind::kAdamw).lr * std::sqrt(static_cast<double>(kWidth));
   for (const auto optimizer_kind : {OptimizerKind::kAdamw, OptimizerKind::kRowAdamw}) {
     for (const auto kind : {ParameterKind::kCoordinates, ParameterKind::kEmbeddingCoordinates}) {
@@ -153,8 +153,8 @@ TEST(AdamwOnCoordinates, FirstMovesARowByLrSqrtDAsRowAdamwDoes) {
   }
 }
 
-// Holds a (4, k) parameter to AdamW's recurrence per element with this learning rate. A parameter that is coordinates
-// (full_width > 0) learns sqrt(d/k) times as fast, and decays at `lr` like any other.
+// Compares a (4, k) parameter with AdamW's recurrence per element with this learning rate. A parameter that holds
+// coordinates (full_width > 0) learns sqrt(d/k) times as fast, and decays at `lr` like any other.
 void expect_adamw_with(double lr, const OptimConfig& config, ParameterKind kind, int64_t full_width) {
   const double factor = full_width > 0 ? std::sqrt(static_cast<double>(full_width) / static_cast<double>(kRank)) : 1.0;
   RandomParameters set(1, kDoubles);
@@ -185,7 +185,7 @@ TEST(AdamwOnCoordinates, LearnsSqrtDOverKTimesAsFastAndDecaysLikeAMatrix) {
   }
 }
 
-TEST(AdamwOnCoordinates, TakesTheEmbeddingAndTheHeadWithItsOwnRatesInAMuonRun) {
+TEST(AdamwOnCoordinates, UpdatesEmbeddingAndHeadWithAdamwRatesInAMuonRun) {
   auto muon = config_of(OptimizerKind::kMuon);
   const double embedding_lr = muon.adamw_lr * muon.embedding_lr_scale;
   for (const double decay : {0.0, 0.2}) {
@@ -223,8 +223,8 @@ at::Tensor turned(const at::Tensor& moments, const at::Tensor& q, bool squared) 
   return result;
 }
 
-TEST(ChangeOver, TurnsFirstMomentsByQAndMomentsPerCoordinateByItsSquares) {
-  // Not symmetric, with negative entries: so Q^T or Q without its signs would not do.
+TEST(ChangeOver, MultipliesFirstMomentsByQAndSecondMomentsByItsSquares) {
+  // Not symmetric, with negative entries, so that Q^T or |Q| would fail.
   const auto q = make_basis(1, kWidth, kRank).u.t().mm(make_basis(2, kWidth, kRank).u);
   for (const auto kind : {OptimizerKind::kAdamw, OptimizerKind::kRowAdamw, OptimizerKind::kMuon}) {
     SCOPED_TRACE(static_cast<int>(kind));
@@ -251,7 +251,7 @@ TEST(ChangeOver, TurnsFirstMomentsByQAndMomentsPerCoordinateByItsSquares) {
         EXPECT_GT(largest_difference(after, old), 1e-3) << name;
       }
     }
-    // The parameters themselves are the stage's to turn.
+    // The stage itself changes the parameters.
     for (const auto& parameter : set.all()) EXPECT_TRUE(at::equal(parameter.value, values.at(parameter.name)));
   }
 }

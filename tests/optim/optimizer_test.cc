@@ -20,7 +20,7 @@ OptimConfig plain_adamw() {
   return config;
 }
 
-TEST(Adamw, EqualsTheRecurrenceWrittenOutPerElement) {
+TEST(Adamw, MatchesTheRecurrencePerElement) {
   const auto config = plain_adamw();
   RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("w", ParameterKind::kMatrix, {3, 4}, 1.0);
@@ -42,7 +42,7 @@ TEST(Adamw, EqualsTheRecurrenceWrittenOutPerElement) {
   }
 }
 
-TEST(Adamw, CorrectsItsBiasByTheStepNumberSoThatSkippedStepsCount) {
+TEST(Adamw, BiasCorrectionCountsSkippedSteps) {
   const auto config = plain_adamw();
   RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("w", ParameterKind::kHead, {2, 3}, 1.0);
@@ -83,7 +83,7 @@ TEST(Muon, KeepsTheSingularVectors) {
   EXPECT_LT(off_diagonal.abs().max().item<double>(), 1e-12);
 }
 
-TEST(Muon, TakesEachColumnBlockByItself) {
+TEST(Muon, UpdatesEachColumnBlockSeparately) {
   OptimConfig config = plain_adamw();
   config.kind = OptimizerKind::kMuon;
   RandomParameters set(1, kDoubles);
@@ -116,7 +116,7 @@ TEST(Optimizer, GivesMuonTheMatricesAndAdamwTheRest) {
             (std::vector<std::string>{"w.m", "embedding.m", "embedding.v", "head.m", "head.v", "gain.m", "gain.v"}));
 }
 
-TEST(Clipping, IsByTheGlobalNormOfAllParameters) {
+TEST(Clipping, UsesTheGlobalNormOfAllParameters) {
   RandomParameters set(1, kDoubles);
   set.add_random("a", ParameterKind::kMatrix, {3, 4}, 1.0).grad.fill_(2.0);
   set.add_random("b", ParameterKind::kMatrix, {2, 2}, 1.0).grad.fill_(-1.0);

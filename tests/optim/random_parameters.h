@@ -1,4 +1,4 @@
-// Parameters of any shape for tests of the update rules, drawn as a model's are.
+// Random parameters of any shape for tests of the update rules, drawn like those of a model.
 #pragma once
 
 #include <ATen/ATen.h>

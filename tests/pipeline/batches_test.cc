@@ -19,7 +19,7 @@ using Window = std::vector<int64_t>;
 
 constexpr int64_t kTokensInValidation = 50;
 
-// Every token of both splits is another, so that a window tells by its tokens where it was read.
+// Every token of both splits is different, so that the tokens of a window show where it was read.
 class NumberedCorpus {
  public:
   explicit NumberedCorpus(int64_t train_tokens) : train_tokens_(train_tokens) {
@@ -101,7 +101,7 @@ TrainConfig portions(int64_t seq_len) {
 TEST(CorpusBatches, TrainsOnEveryWindowOncePerPassAndOnNoneOfTheValidation) {
   constexpr int64_t kWindows = 60;  // ten steps
   const auto train = portions(8);
-  const NumberedCorpus corpus(kWindows * train.seq_len + 1 + 4);  // and a rest too short for a window
+  const NumberedCorpus corpus(kWindows * train.seq_len + 1 + 4);  // and a remainder too short for a window
   CorpusBatches source(corpus.prepared(), train);
   const auto windows = trained_on(source, train, 20);
   const auto middle = windows.begin() + kWindows;

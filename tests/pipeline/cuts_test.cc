@@ -1,4 +1,4 @@
-// Whatever the cut, the schedule and the number of microbatches in flight, training is the same training.
+// Training does not depend on the cut, the schedule and the number of microbatches in flight.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST_P(Cuts, EveryAllowedCutGivesTheSameLossesInFloat32) {
 
 TEST_P(Cuts, GpipeAndOneForwardOneBackwardAgreeBitForBit) {
   const TinyCorpus corpus;
-  for (const auto pack : {Pack::kFp32, Pack::kInt4}) {  // int4: stochastic rounding must not see the schedule either
+  for (const auto pack : {Pack::kFp32, Pack::kInt4}) {  // int4: stochastic rounding must not depend on the schedule
     auto config = tiny_config(GetParam());
     config.train.precision = Precision::kFloat32;
     config.train.microbatches = 5;
@@ -59,7 +59,7 @@ TEST_P(Cuts, GpipeAndOneForwardOneBackwardAgreeBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Modes, Cuts, testing::Values(ModelMode::kDense, ModelMode::kSubspace),
                          [](const auto& mode) { return mode.param == ModelMode::kDense ? "dense" : "subspace"; });
 
-TEST(Pipeline, TrainsWithEveryOptimizerThroughAChangeOver) {
+TEST(Pipeline, TrainsWithEveryOptimizerAcrossAChangeOfBasis) {
   const TinyCorpus corpus;
   for (const auto kind : {OptimizerKind::kAdamw, OptimizerKind::kRowAdamw, OptimizerKind::kMuon}) {
     auto config = tiny_config(ModelMode::kSubspace);
@@ -92,7 +92,7 @@ TEST(Pipeline, ReportsTheBytesThatCrossedEachCut) {
   EXPECT_EQ(step.stages[1].backward_bytes(), 3u * 2 * (12 * 8 * 2));
 }
 
-TEST(Pipeline, SkipsAStepThatIsNotFiniteAndChangesNothing) {
+TEST(Pipeline, SkipsANonFiniteStepWithoutChanges) {
   const TinyCorpus corpus;
   auto config = tiny_config(ModelMode::kSubspace);
   config.optim.lr = 1e9;  // the first update throws the weights far away
@@ -112,7 +112,7 @@ TEST(Pipeline, SkipsAStepThatIsNotFiniteAndChangesNothing) {
   EXPECT_TRUE(skipped);
 }
 
-TEST(Pipeline, BasisMovesTogetherAndReportsHow) {
+TEST(Pipeline, AllStagesChangeTheBasisTogetherAndReportIt) {
   const TinyCorpus corpus;
   auto config = tiny_config(ModelMode::kSubspace);
   config.pipeline.stages = 3;

@@ -1,6 +1,5 @@
-// A run that is stopped and resumed in another number of stages computes what it would have computed: the
-// losses of an undisturbed run, to rounding. Nothing crosses a cut rounded here (fp32, fp64), so what is left is the
-// order of sums.
+// A run that is stopped and resumed with another number of stages computes the same losses as an undisturbed run, up to
+// rounding. Messages are not rounded here (fp32, fp64), so only the order of sums differs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,7 +65,7 @@ class OtherCuts : public testing::TestWithParam<Model> {
   }
   double tolerance() const { return GetParam().precision == Precision::kFloat64 ? 1e-12 : 1e-5; }
 
-  // Steps [from, to) of that run, as they were in the undisturbed one.
+  // Steps [from, to) of that run must equal those of the undisturbed one.
   void expect_same_steps(TinyRun& run, int64_t from, int64_t to) {
     for (int64_t step = from; step < to; ++step) {
       const auto found = run.step(step);
@@ -85,8 +84,8 @@ class OtherCuts : public testing::TestWithParam<Model> {
   double worst_ = 0;
 };
 
-// The basis moves with the commit of step 6 (from 0), and again with that of step 13: the first cut falls just behind a
-// change-over, the second between two.
+// The basis changes at the commit of step 6 (from 0) and again at step 13: the first restart comes directly after a
+// change, the second between two.
 TEST_P(OtherCuts, FromFourStagesToTwoToThreeComputesTheSame) {
   {
     TinyRun four(config_of(GetParam(), kFour), corpus_);
@@ -106,7 +105,7 @@ TEST_P(OtherCuts, FromFourStagesToTwoToThreeComputesTheSame) {
   std::printf("largest relative difference of a loss: %.1e\n", worst_);
 }
 
-// The files of a checkpoint do not say how the run was cut: stages of other cuts that take them over write the same.
+// Checkpoint files do not depend on the cuts: stages with other cuts that restore them write the same files.
 TEST_P(OtherCuts, SaveTheSameFiles) {
   TinyRun four(config_of(GetParam(), kFour), corpus_);
   four.steps(0, 9);

@@ -1,4 +1,4 @@
-// The same dense model, the same weights, the same tokens as tests/pipeline/parity/generate.py trained in PyTorch.
+// The same dense model, weights and tokens that tests/pipeline/parity/generate.py trained in PyTorch.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ Reference load(const std::string& name) {
   model.kv_heads = json["kv_heads"];
   model.mlp_width = json["mlp"];
   model.positions = json["rope"] ? Positions::kRope : Positions::kSinusoidal;
-  model.position_scale = 1;  // the script adds the sinusoids as they are
+  model.position_scale = 1;  // the script adds the sinusoids unscaled
   model.qk_norm = json["qk_norm"];
   OptimConfig optim;
   optim.kind = OptimizerKind::kAdamw;

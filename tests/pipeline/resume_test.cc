@@ -1,4 +1,4 @@
-// A run that was stopped, saved and read back into a new pipeline is the run that was never stopped: every loss and
+// A run that was stopped, saved and restored into a new pipeline equals a run that was never stopped: every loss and
 // every final parameter, bit for bit. A file that does not fit is refused by name and changes nothing.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ RunConfig config_of(Kind kind, ScheduleKind schedule, OptimizerKind optimizer, P
   config.pipeline.schedule = schedule;
   config.optim.kind = optimizer;
   config.train.precision = precision;
-  if (precision == Precision::kFloat32) config.boundary.pack = Pack::kInt4;  // stochastic rounding counts on too
+  if (precision == Precision::kFloat32) config.boundary.pack = Pack::kInt4;  // stochastic rounding must continue too
   if (kind == Kind::kAnchors) {
     config.model.subspace.anchors = Anchors::kStage;
     config.model.subspace.norm = NormForm::kSplit;
@@ -48,12 +48,12 @@ void expect_same(const NamedTensors& found, const NamedTensors& expected) {
 
 class Resume : public testing::TestWithParam<std::tuple<Kind, ScheduleKind, OptimizerKind, Precision>> {};
 
-TEST_P(Resume, GoesOnBitForBitFromBeforeAtAndAfterAChangeOver) {
+TEST_P(Resume, ContinuesBitForBitBeforeAtAndAfterAChangeOfBasis) {
   const TinyCorpus corpus;
   const ScratchFolder folder;
   const auto [kind, schedule, optimizer, precision] = GetParam();
   const auto config = config_of(kind, schedule, optimizer, precision);
-  const std::vector<int64_t> stops = {6, 7, 8};  // the basis moves with the commit of step 6 (from 0)
+  const std::vector<int64_t> stops = {6, 7, 8};  // the basis changes at the commit of step 6 (from 0)
   std::vector<double> losses;
   NamedTensors last;
   {
@@ -92,12 +92,12 @@ INSTANTIATE_TEST_SUITE_P(Subspace, Resume,
                                                           OptimizerKind::kMuon),
                                           kPrecisions),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(Dense, Resume,  // which has no rows for row_adamw
+INSTANTIATE_TEST_SUITE_P(Dense, Resume,  // row_adamw needs a subspace model
                          testing::Combine(testing::Values(Kind::kDense), kSchedules,
                                           testing::Values(OptimizerKind::kAdamw, OptimizerKind::kMuon), kPrecisions),
                          name_of);
 
-TEST(Restore, ReplacesWhateverTheStageHadBefore) {
+TEST(Restore, ReplacesTheWholeStateOfTheStage) {
   const TinyCorpus corpus;
   const ScratchFolder folder;
   const auto config = config_of(Kind::kSubspace, ScheduleKind::k1f1b, OptimizerKind::kMuon, Precision::kFloat32);
@@ -109,7 +109,7 @@ TEST(Restore, ReplacesWhateverTheStageHadBefore) {
   for (const auto& [settings, steps] : {std::pair{config, 0}, {elsewhere, 8}, {elsewhere, 11}}) {
     TinyRun dirty(config, corpus);
     if (steps > 0) {
-      TinyRun source(settings, corpus);  // its own way to another basis, other moments, another C
+      TinyRun source(settings, corpus);  // has another basis, other moments, another C
       source.steps(0, steps);
       source.save(folder, "elsewhere-");
       dirty.restore(folder, "elsewhere-", steps);
@@ -122,7 +122,7 @@ TEST(Restore, ReplacesWhateverTheStageHadBefore) {
   }
 }
 
-TEST(Restore, AFreshStageSavesAndResumesItsBeginning) {
+TEST(Restore, ContinuesFromACheckpointOfAFreshStage) {
   const TinyCorpus corpus;
   const ScratchFolder folder;
   const auto config = config_of(Kind::kSubspace, ScheduleKind::kGpipe, OptimizerKind::kAdamw, Precision::kFloat64);
@@ -132,8 +132,8 @@ TEST(Restore, AFreshStageSavesAndResumesItsBeginning) {
   EXPECT_EQ(second.steps(0, 8), first.steps(0, 8));
 }
 
-// A run of eight steps and one that stands at three: files of the first are offered to the second's middle stage, which
-// holds block 1 and the basis.
+// A run of eight steps, and one that is at step three. The second's middle stage, which holds block 1 and the basis, is
+// offered files of the first.
 class Refusal : public testing::Test {
  protected:
   Refusal() : source_(config_, corpus_), target_(config_, corpus_) {
@@ -163,19 +163,19 @@ class Refusal : public testing::Test {
   NamedTensors before_;
 };
 
-TEST_F(Refusal, OfAnotherUnitsFileAndOfAMissingOne) {
+TEST_F(Refusal, RefusesAnotherUnitsFileAndAMissingFile) {
   auto other = source_.worker(2).state();
   other.front().metadata["unit"] = other.front().unit = "block-001";
-  EXPECT_EQ(offer({other.front(), good().back()}), "block-001: there is no tensor 'param.blocks.1.attn_norm'");
+  EXPECT_EQ(offer({other.front(), good().back()}), "block-001: has no tensor 'param.blocks.1.attn_norm'");
   auto renamed = good();
   renamed.front().metadata["unit"] = "block-002";
   EXPECT_EQ(offer(renamed), "block-001: metadata 'unit' is 'block-002', needs 'block-001'");
   EXPECT_EQ(offer({good().front()}), "the checkpoint has no file of unit 'shared'");
 }
 
-TEST_F(Refusal, OfAnotherStep) { EXPECT_EQ(offer(good(), 7), "block-001: metadata 'step' is '8', needs '7'"); }
+TEST_F(Refusal, RefusesAnotherStep) { EXPECT_EQ(offer(good(), 7), "block-001: metadata 'step' is '8', needs '7'"); }
 
-TEST_F(Refusal, OfMetadataThatIsMissingOrNoNumber) {
+TEST_F(Refusal, RefusesMissingOrNonNumericMetadata) {
   for (const char* key : {"basis_version", "dropped_share"}) {
     for (const char* text : {"", "x", "-1", "1x", "nan"}) {
       auto changed = good();
@@ -190,7 +190,7 @@ TEST_F(Refusal, OfMetadataThatIsMissingOrNoNumber) {
   }
 }
 
-TEST_F(Refusal, OfAnotherModelsShape) {
+TEST_F(Refusal, RefusesAnotherModelsShape) {
   auto config = config_;
   config.model.mlp_width = 40;
   TinyRun wider(config, corpus_);
@@ -200,7 +200,7 @@ TEST_F(Refusal, OfAnotherModelsShape) {
   EXPECT_NE(message.find(", needs ["), std::string::npos) << message;
 }
 
-TEST_F(Refusal, OfAnotherPrecision) {
+TEST_F(Refusal, RefusesAnotherPrecision) {
   auto units = good();
   auto& [name, tensor] = units.front().tensors.back();
   tensor = tensor.to(at::kFloat);
@@ -209,13 +209,13 @@ TEST_F(Refusal, OfAnotherPrecision) {
   EXPECT_NE(message.find("of Float, needs"), std::string::npos) << message;
 }
 
-TEST_F(Refusal, OfAFileWithoutOneOfTheTensors) {
+TEST_F(Refusal, RefusesAFileWithoutOneOfTheTensors) {
   const auto all = good();
   for (size_t unit = 0; unit < all.size(); ++unit) {
     for (size_t i = 0; i < all[unit].tensors.size(); ++i) {
       auto units = all;
       units[unit].tensors.erase(units[unit].tensors.begin() + static_cast<ptrdiff_t>(i));
-      EXPECT_EQ(offer(units), fmt::format("{}: there is no tensor '{}'", all[unit].unit, all[unit].tensors[i].first));
+      EXPECT_EQ(offer(units), fmt::format("{}: has no tensor '{}'", all[unit].unit, all[unit].tensors[i].first));
     }
   }
 }

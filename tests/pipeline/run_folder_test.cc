@@ -38,7 +38,7 @@ PreparedCorpus corpus_with(const std::filesystem::path& tokenizer) {
   return corpus;
 }
 
-TEST(RunFolder, LeavesNothingOfARunThatEndedBeforeItsFirstLine) {
+TEST(RunFolder, RunThatEndsBeforeItsFirstLine_LeavesNothing) {
   const test::ScratchFolder temp;
   write_file_atomically(temp / "t.model", "pieces").take();
   {
@@ -51,7 +51,7 @@ TEST(RunFolder, LeavesNothingOfARunThatEndedBeforeItsFirstLine) {
   EXPECT_FALSE(std::filesystem::exists(temp / "run"));
 }
 
-TEST(RunFolder, KeepsWhatWasThereBeforeAndARunThatHasALine) {
+TEST(RunFolder, KeepsEarlierFilesAndARunWithALine) {
   const test::ScratchFolder temp;
   make_directories(temp / "run/tables").take();
   write_file_atomically(temp / "run/tokenizer.model", "mine").take();
@@ -69,7 +69,7 @@ TEST(RunFolder, KeepsWhatWasThereBeforeAndARunThatHasALine) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 5);
 }
 
-TEST(RunFolder, ALogOfSomebodyElseIsRefusedAndStays) {
+TEST(RunFolder, RefusesAndKeepsAForeignLog) {
   const test::ScratchFolder temp;
   make_directories(temp / "run").take();
   write_file_atomically(temp / "run/timing.jsonl", "mine").take();
@@ -78,7 +78,7 @@ TEST(RunFolder, ALogOfSomebodyElseIsRefusedAndStays) {
   EXPECT_EQ(read_file(temp / "run/timing.jsonl").take(), "mine");
 }
 
-TEST(LineLog, TakesBackALineThatDoesNotFitOnTheDisk) {
+TEST(LineLog, RemovesALineThatDoesNotFitOnTheDisk) {
   const test::SmallDisk disk(8192);
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
   auto log = LineLog::create(disk.folder() / "metrics.jsonl").take();

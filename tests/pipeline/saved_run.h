@@ -1,4 +1,4 @@
-// A tiny run that can be stopped, saved and taken up again: what the tests of resuming share.
+// A tiny run that can be stopped, saved and resumed, shared by the tests of resuming.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,7 +30,7 @@ class TinyRun {
   StageWorker& worker(size_t stage) { return pipeline_.worker(stage); }
   size_t stages() const { return static_cast<size_t>(config_.pipeline.stages); }
 
-  // A file per unit of the model, whatever the stages.
+  // One file per unit of the model, for any stages.
   void save(const ScratchFolder& folder, const std::string& prefix) {
     for (size_t i = 0; i < stages(); ++i) {
       for (const auto& unit : worker(i).state()) {
@@ -47,7 +47,7 @@ class TinyRun {
       worker(i).restore(files, step).take();
     }
   }
-  // A copy of everything all stages hold.
+  // A copy of the state of all stages.
   NamedTensors state() {
     NamedTensors all;
     for (size_t i = 0; i < stages(); ++i) {

@@ -35,7 +35,7 @@ TEST(Schedule, RefusesDepthsThatIncrease) {
   EXPECT_DEATH(passes(ScheduleKind::k1f1b, 0, 2, 4, {1, -1}), "warm-up depths 1, -1 are negative or increase");
 }
 
-// Depths that do not increase; the first at most M + 2, more than there are microbatches.
+// Warm-up depths that do not increase; the first is at most M + 2, more than there are microbatches.
 std::vector<int64_t> random_warmup(int64_t stages, int64_t microbatches, std::mt19937_64& random) {
   std::vector<int64_t> warmup;
   for (int64_t most = microbatches + 2; static_cast<int64_t>(warmup.size()) < stages; most = warmup.back())
@@ -43,7 +43,7 @@ std::vector<int64_t> random_warmup(int64_t stages, int64_t microbatches, std::mt
   return warmup;
 }
 
-TEST(Schedule, EveryStageRunsEveryMicrobatchOnceInOrderAndHoldsItsWarmupAndOneMore) {
+TEST(Schedule, EveryStageRunsEveryMicrobatchOnceInOrderWithAtMostItsWarmupPlusOneInFlight) {
   std::mt19937_64 random(1);
   for (int64_t p = 1; p <= 6; ++p) {
     for (int64_t m = 1; m <= 12; ++m) {
@@ -66,9 +66,9 @@ TEST(Schedule, EveryStageRunsEveryMicrobatchOnceInOrderAndHoldsItsWarmupAndOneMo
   }
 }
 
-// Stages as they would run, one pass at a time in a random order; returns whether all came to their end. Queues of M
-// messages hold everything a step sends, so a stage only ever waits to receive, and then running one stage never stops
-// another: if one order comes to its end, all do (Kahn's process networks).
+// Runs the stages one pass at a time in a random order; returns whether all finish. Queues of M messages hold
+// everything that a step sends, so a stage only ever waits to receive, and running one stage never blocks another: if
+// one order finishes, all do (Kahn's process networks).
 bool runs_to_its_end(const std::vector<Order>& stages, std::mt19937_64& random) {
   const size_t count = stages.size();
   std::vector<size_t> next(count, 0);
@@ -97,7 +97,7 @@ bool runs_to_its_end(const std::vector<Order>& stages, std::mt19937_64& random) 
   return true;
 }
 
-TEST(Schedule, EveryInterleavingComesToItsEnd) {
+TEST(Schedule, EveryInterleavingFinishes) {
   std::mt19937_64 random(2);
   for (int64_t p = 1; p <= 6; ++p) {
     for (int64_t m = 1; m <= 12; ++m) {
@@ -109,11 +109,11 @@ TEST(Schedule, EveryInterleavingComesToItsEnd) {
       }
     }
   }
-  // The rule is needed: a stage with more warm-up than the one before it waits for ever.
+  // The rule is necessary: a stage with more warm-up than the one before it waits for ever.
   EXPECT_FALSE(runs_to_its_end({{f(0), b(0), f(1), b(1)}, {f(0), f(1), b(0), b(1)}}, random));
 }
 
-TEST(CoveringWarmup, GivesTheValuesOfTheFormula) {
+TEST(CoveringWarmup, MatchesTheFormula) {
   // 2 n 0.75 / 3 for n = 3, 2, 1, 0 hops: 1.5, 1, 0.5, 0.
   EXPECT_EQ(covering_warmup(4, 16, 3, 0.75), (std::vector<int64_t>{3 + 2, 2 + 1, 1 + 1, 0}));
   EXPECT_EQ(covering_warmup(4, 4, 3, 0.75), (std::vector<int64_t>{4, 3, 2, 0}));
@@ -126,7 +126,7 @@ TEST(CoveringWarmup, IsNotRaisedByARoundingError) {
   EXPECT_EQ(covering_warmup(4, 16, 0.1 + 0.1, 0.1), (std::vector<int64_t>{6, 4, 2, 0}));
 }
 
-TEST(CoveringWarmup, TakesAllMicrobatchesWhenTheLinkIsHopeless) {
+TEST(CoveringWarmup, OverAVerySlowLink_UsesAllMicrobatches) {
   EXPECT_EQ(covering_warmup(3, 6, 1e-300, 1e300), (std::vector<int64_t>{6, 6, 0}));
 }
 

@@ -13,14 +13,14 @@ RunConfig with(std::vector<std::string> settings) {
   return parse_config("", "x.toml", settings);
 }
 
-// Golden: a build or a machine that finds another cannot take part in the runs of the others.
+// Golden value: a build or machine with a different hash cannot take part in the runs of others.
 TEST(SeedNumbers, AreTheSameOnEveryMachine) {
   EXPECT_EQ(seed_numbers_sha256(with({}), 1000), "d134be718928844898a45552452dfced4f67d0a0e979a1af16902be8f77b58d1");
   EXPECT_EQ(seed_numbers_sha256(with({"train.precision=float64"}), 1000), seed_numbers_sha256(with({}), 1000));
   EXPECT_EQ(seed_numbers_sha256(with({}), 1), seed_numbers_sha256(with({}), 1));
 }
 
-TEST(SeedNumbers, DifferWithWhateverTheyAreDerivedFrom) {
+TEST(SeedNumbers, DependOnEverythingTheyAreDerivedFrom) {
   const auto usual = seed_numbers_sha256(with({}), 1000);
   for (const auto* setting : {"train.seed=2", "subspace.anchor_std=0.5", "subspace.rank=9", "model.d=128"}) {
     RunConfig other = with({});
@@ -30,13 +30,13 @@ TEST(SeedNumbers, DifferWithWhateverTheyAreDerivedFrom) {
   EXPECT_NE(seed_numbers_sha256(with({}), 1001), usual);
 }
 
-TEST(SeedNumbers, ATableThatIsAFileIsNotDerived) {
+TEST(SeedNumbers, DoNotIncludeATableFromAFile) {
   const std::string table = "subspace.table=" + std::string(64, 'a');
   EXPECT_EQ(seed_numbers_sha256(with({table}), 1000), seed_numbers_sha256(with({table}), 1001));
   EXPECT_EQ(seed_numbers_sha256(with({"model.mode=dense"}), 1000), "");
 }
 
-TEST(SeedNumbers, AnotherHashIsRefusedWithBoth) {
+TEST(SeedNumbers, RefusalOfAnotherHashNamesBoth) {
   const auto config = with({});
   EXPECT_TRUE(check_seed_numbers(config, 1000, "").ok());
   EXPECT_TRUE(check_seed_numbers(config, 1000, seed_numbers_sha256(config, 1000)).ok());

@@ -1,4 +1,4 @@
-// The rule of a step, and what ends a pipeline of threads.
+// The rule that decides a step, and errors that end a pipeline of threads.
 #include "pipeline/step.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ control::Ready report_of(double loss_sum, double squared_norm, const std::string
 }
 
 TEST(Decide, SumsInStageOrderAndClips) {
-  // In this order the ones are lost beside 2^53, in the other they are not.
+  // In this order the ones are lost next to 2^53; in the reverse order they are not.
   const double large = 0x1p53;
   const std::vector<control::Ready> reports{report_of(0, large), report_of(0, 1), report_of(20, 1)};
   const auto row = decide(10, 1.0, reports).take();
@@ -45,7 +45,7 @@ TEST(Decide, SumsInStageOrderAndClips) {
   EXPECT_EQ(commit.grad_factor(), row.grad_factor);
 }
 
-TEST(Decide, SkipsWhatIsNotFinite) {
+TEST(Decide, SkipsNonFiniteSteps) {
   const auto norm = decide(10, 1.0, std::vector{report_of(0, kInfinity), report_of(1, 1)}).take();
   EXPECT_FALSE(norm.apply);
   EXPECT_EQ(norm.why, "skipped: the gradients' norm is not finite");
@@ -54,10 +54,11 @@ TEST(Decide, SkipsWhatIsNotFinite) {
   EXPECT_EQ(loss.why, "skipped: the loss is not finite");
 }
 
-TEST(Decide, SaysWhyGradientsWereMadeSmaller) {
+TEST(Decide, SaysWhyGradientsWereClipped) {
   const std::vector reports{report_of(0, 15), report_of(1, 1)};
-  EXPECT_EQ(decide(10, 1.0, reports).take().why, "applied with gradients times 0.25: their norm is 4, optim.clip = 1");
-  EXPECT_EQ(decide(10, 5.0, reports).take().why, "applied as it is");
+  EXPECT_EQ(decide(10, 1.0, reports).take().why,
+            "applied with gradients scaled by 0.25: their norm is 4, optim.clip = 1");
+  EXPECT_EQ(decide(10, 5.0, reports).take().why, "applied without clipping");
 }
 
 TEST(Decide, RefusesStagesThatHoldDifferentBases) {
@@ -66,7 +67,7 @@ TEST(Decide, RefusesStagesThatHoldDifferentBases) {
   EXPECT_EQ(decided.error().message, "the stages disagree on the next basis");
 }
 
-TEST(MetricsLine, IsTheSameBytesForTheSameReports) {
+TEST(MetricsLine, SameReportsGiveTheSameBytes) {
   auto config = test::tiny_config(ModelMode::kSubspace);
   std::vector<control::Ready> reports{report_of(0, 0.25), report_of(144, 0)};
   reports[0].set_forward_bytes(10);
@@ -88,7 +89,7 @@ TEST(MetricsLine, IsTheSameBytesForTheSameReports) {
             R"("dropped_share":0.5})");
 }
 
-// Tokens until step 1, microbatch 2.
+// Gives tokens until step 1, microbatch 2.
 class FailingBatches final : public Batches {
  public:
   FailingBatches(CorpusBatches& source, bool throws) : source_(source), throws_(throws) {}
@@ -104,7 +105,7 @@ class FailingBatches final : public Batches {
   bool throws_;
 };
 
-TEST(InProcess, AStageThatFailsEndsTheOthersWithItsReason) {
+TEST(InProcess, FailingStageEndsTheOthersWithItsReason) {
   const test::TinyCorpus corpus;
   auto config = test::tiny_config(ModelMode::kSubspace);
   config.pipeline.stages = 3;
@@ -119,7 +120,7 @@ TEST(InProcess, AStageThatFailsEndsTheOthersWithItsReason) {
   EXPECT_EQ(test::user_error([&] { pipeline.validate(3); }), "stage 0: nothing to validate on");
 }
 
-TEST(InProcess, AStagesExceptionComesOutAsItWas) {
+TEST(InProcess, RethrowsAStagesException) {
   const test::TinyCorpus corpus;
   auto config = test::tiny_config(ModelMode::kDense);
   config.pipeline.stages = 3;

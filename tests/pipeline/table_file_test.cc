@@ -1,5 +1,5 @@
-// T_fixed as a file: the seed's own table read back is the run without a file, bit for bit; anything but the named
-// table is refused with one line.
+// T_fixed as a file: with the seed's own table from a file the run is the same, bit for bit; any other table than the
+// named one is refused with one line.
 #include "pipeline/table_file.h"
 
 #include <gtest/gtest.h>
@@ -60,13 +60,13 @@ TEST_F(TableFile, IsNamedByTheHashOfItsRows) {
   validate(config_);
 }
 
-TEST_F(TableFile, IsNotAskedForWhereTheConfigNamesNone) {
+TEST_F(TableFile, IsNotNeededIfTheConfigNamesNone) {
   EXPECT_FALSE(table_of_run("/nowhere", config_of(Precision::kFloat32), kTinyVocab).take().defined());
   auto dense = test::tiny_config(ModelMode::kDense);
   EXPECT_FALSE(table_of_run("/nowhere", dense, kTinyVocab).take().defined());
 }
 
-TEST_F(TableFile, OfTheSeedGivesTheRunWithoutAFileBitForBit) {
+TEST_F(TableFile, SeedsTableInAFile_GivesTheSameBitsAsWithoutAFile) {
   const TinyCorpus corpus;
   for (const Anchors anchors : {Anchors::kFixed, Anchors::kStage}) {
     for (const Precision precision : {Precision::kFloat32, Precision::kBf16}) {
@@ -83,7 +83,7 @@ TEST_F(TableFile, OfTheSeedGivesTheRunWithoutAFileBitForBit) {
   }
 }
 
-TEST_F(TableFile, OfOthersNumbersIsUsed) {
+TEST_F(TableFile, ForeignTableIsUsed) {
   const TinyCorpus corpus;
   auto config = config_;
   const auto other = seeds_table(config_).whole().mul(1.25);
@@ -92,21 +92,21 @@ TEST_F(TableFile, OfOthersNumbersIsUsed) {
   TinyRun run(config, corpus, table_of_run(folder_.path(), config, kTinyVocab).take());
   const auto std = config.model.subspace.anchor_std;
   EXPECT_NE(run.steps(0, 1), plain.steps(0, 1));
-  // The seed's with another std is the same table but for rounding.
+  // The seed's table with another std is the same table up to rounding.
   auto scaled = config_of(Precision::kFloat32);
   scaled.model.subspace.anchor_std = 1.25 * std;
   TinyRun same(scaled, corpus), again(config, corpus, other);
   EXPECT_LT(test::largest_relative_difference(again.steps(0, 5), same.steps(0, 5)), 1e-5);
 }
 
-TEST_F(TableFile, ThatIsNotThereIsRefused) {
+TEST_F(TableFile, MissingFileIsRefused) {
   std::filesystem::remove(path_);
-  EXPECT_EQ(refusal(), "token table " + path_.string() + ": is missing; subspace.table says that this run needs it");
+  EXPECT_EQ(refusal(), "token table " + path_.string() + ": is missing, but subspace.table names it");
   const TinyCorpus corpus;
-  EXPECT_THROW(TinyRun(config_, corpus), UserError) << "and nobody takes the seed's instead";
+  EXPECT_THROW(TinyRun(config_, corpus), UserError) << "the seed's table must not replace it";
 }
 
-TEST_F(TableFile, ThatIsDamagedIsRefused) {
+TEST_F(TableFile, DamagedFileIsRefused) {
   const auto bytes = read_file(path_).take();
   for (const size_t kept : {size_t{0}, size_t{7}, size_t{40}, bytes.size() - 1}) {
     write_file_atomically(path_, bytes.substr(0, kept)).take();
@@ -119,7 +119,7 @@ TEST_F(TableFile, ThatIsDamagedIsRefused) {
   EXPECT_NE(refusal().find("subspace.table says " + config_.model.subspace.table), std::string::npos) << refusal();
 }
 
-TEST_F(TableFile, OfAnotherModelOrTypeIsRefused) {
+TEST_F(TableFile, TableOfAnotherModelOrTypeIsRefused) {
   const auto table = seeds_table(config_).whole();
   write({{"t_fixed", table.to(at::kDouble)}});
   EXPECT_NE(refusal().find("is [300, 24] of F64, needs [300, 24] of F32"), std::string::npos) << refusal();
@@ -129,7 +129,7 @@ TEST_F(TableFile, OfAnotherModelOrTypeIsRefused) {
   EXPECT_NE(refusal().find("is [24, 300] of F32"), std::string::npos) << refusal();
   for (const NamedTensors& tensors : {NamedTensors{{"table", table}}, {{"t_fixed", table}, {"more", table}}, {}}) {
     write(tensors);
-    EXPECT_NE(refusal().find("needs one tensor 't_fixed' and no other"), std::string::npos) << refusal();
+    EXPECT_NE(refusal().find("needs exactly one tensor, 't_fixed'"), std::string::npos) << refusal();
   }
 }
 

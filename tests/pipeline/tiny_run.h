@@ -1,4 +1,4 @@
-// A tiny model on made-up tokens, run through the in-process pipeline: what the pipeline's tests share.
+// A tiny model on made-up tokens in the in-process pipeline, shared by the tests of the pipeline.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ namespace thinpipe::test {
 
 constexpr int64_t kTinyVocab = 300;
 
-// A prepared corpus of random tokens with some structure, so that a loss can fall.
+// A prepared corpus of random tokens with some structure, so that the loss can fall.
 class TinyCorpus {
  public:
   TinyCorpus() {

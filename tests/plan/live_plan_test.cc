@@ -1,5 +1,5 @@
-// The plan of a hundred random models held against the models themselves: what is exact must be equal, what is an upper
-// estimate must not be exceeded.
+// Compares the plan of a hundred random models with the models themselves: exact numbers must be equal, upper estimates
+// must not be exceeded.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ class RandomConfigs {
  private:
   int64_t below(int64_t count) { return count < 2 ? 0 : static_cast<int64_t>(rng_.bits32(index_++)) % count; }
   bool one_in(int64_t count) { return below(count) == 0; }
-  // The dense tail stays in the last stage, which therefore takes what is left.
+  // The dense tail must be in the last stage, which therefore takes the remainder.
   static std::vector<int64_t> cuts_of(int64_t blocks, int64_t stages) {
     std::vector<int64_t> cuts(static_cast<size_t>(stages), 1);
     cuts.back() = blocks - (stages - 1);
@@ -82,7 +82,7 @@ TokenBatch tokens_of(const RunConfig& config) {
   return {at::arange(b * (t + 1), at::kLong).mul(31).remainder(kVocab).view({b, t + 1})};
 }
 
-// Bytes of the distinct storages behind some tensors.
+// Bytes of the distinct storages of some tensors.
 class LiveBytes {
  public:
   void add(const at::Tensor& tensor) {
@@ -126,7 +126,7 @@ void expect_plan_of(const RunConfig& config, int64_t number, at::Tensor& stream)
   Optimizer optimizer(config.optim, 10, stage.parameters());
   const auto plan = memory_plan(config, kVocab, number);
 
-  // The description is the model.
+  // The description matches the model.
   const auto specs = model_spec(config.model, kVocab, range);
   ASSERT_EQ(specs.size(), stage.parameters().all().size());
   uint64_t weights = 0, moments = 0, fixed = 0, basis = 0, c = 0;
@@ -147,7 +147,7 @@ void expect_plan_of(const RunConfig& config, int64_t number, at::Tensor& stream)
   EXPECT_GT(plan.optimizer, moments);
   EXPECT_EQ(state_bytes(config, kVocab, range), weights + moments + basis + c);
 
-  // A microbatch on its way through.
+  // A microbatch in flight.
   const auto batch = tokens_of(config);
   auto pass = stage.forward(batch, stream, 1.0);
   LiveBytes live;
@@ -159,7 +159,7 @@ void expect_plan_of(const RunConfig& config, int64_t number, at::Tensor& stream)
   stream = pass.output;
   if (range.has_head()) return;
 
-  // What crosses the cut behind it.
+  // The messages across the cut after it.
   const auto boundary = make_boundary({config, kVocab, number, stage.options(), stage.subspace()});
   const uint64_t forward = boundary->encode({batch, pass.output}, {0, 0}).size();
   const uint64_t backward = boundary->encode_gradient(pass.output, {0, 0}).size();
@@ -184,7 +184,7 @@ double status_bytes(const std::string& name) {
   return 0;
 }
 
-// One step of a whole model: its passes one after the other, as 1f1b runs them on one stage, then the update.
+// One step of a whole model: its passes in sequence, as 1f1b runs them on one stage, then the update.
 void train_a_step(const RunConfig& config) {
   Stage stage(config.model, kVocab, whole_model(config.model), config.train.precision, 1, at::Device("cpu"));
   Optimizer optimizer(config.optim, 10, stage.parameters());
@@ -194,16 +194,16 @@ void train_a_step(const RunConfig& config) {
   optimizer.apply(0, 1.0);
 }
 
-// How far resident memory rises while that runs.
+// How much resident memory grows during that.
 double peak_of_a_step(const RunConfig& config) {
   ::malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
   const double before = status_bytes("VmRSS");
   train_a_step(config);
   return status_bytes("VmHWM") - before;
 }
 
-TEST(LivePlan, OfWhatAStepTakesIsAnUpperEstimateAndAtMostTwiceThat) {
+TEST(LivePlan, MemoryOfAStepIsBetweenHalfThePlanAndThePlan) {
   const auto with = [](std::vector<std::string> settings) {
     for (const char* setting : {"pipeline.stages=1", "train.microbatches=2", "train.microbatch=2",
                                 "checkpoint.mode=sync", "train.threads=1"}) {
@@ -212,7 +212,7 @@ TEST(LivePlan, OfWhatAStepTakesIsAnUpperEstimateAndAtMostTwiceThat) {
     return parse_config("", "x.toml", settings);
   };
   at::set_num_threads(1);
-  train_a_step(with({"model.d=64"}));  // what the libraries keep for good
+  train_a_step(with({"model.d=64"}));  // memory that the libraries keep
   const std::vector<std::vector<std::string>> cases{
       {"model.d=512", "model.heads=8", "model.blocks=6"},
       {"model.mode=dense", "model.d=512", "model.heads=8", "model.blocks=6"},
@@ -225,14 +225,14 @@ TEST(LivePlan, OfWhatAStepTakesIsAnUpperEstimateAndAtMostTwiceThat) {
     const auto plan = memory_plan(config, kVocab, 0);
     const auto planned = static_cast<double>(plan.total() - plan.base);
     std::printf("planned %.0f MiB, took %.0f: %s\n", planned / (1 << 20), peak / (1 << 20), describe(plan).c_str());
-#ifndef THINPIPE_SANITIZED  // a sanitizer keeps memory that was given back
+#ifndef THINPIPE_SANITIZED  // a sanitizer keeps freed memory
     EXPECT_LE(peak, 1.1 * planned) << describe(plan);
     EXPECT_GE(2 * peak, planned) << describe(plan);
 #endif
   }
 }
 
-TEST(LivePlan, OfAHundredRandomModelsIsWhatTheyAre) {
+TEST(LivePlan, MatchesAHundredRandomModels) {
   RandomConfigs configs;
   for (int i = 0; i < 100; ++i) {
     const auto config = configs.next();

@@ -33,7 +33,7 @@ TEST_F(Machine, WithoutAControlGroup_ReportsTheSystemsMemory) {
   EXPECT_EQ(available(), 1000 * kMiB);
 }
 
-TEST_F(Machine, InAControlGroup_TakesTheLeastLimitOfItAndTheGroupsAbove) {
+TEST_F(Machine, InAControlGroup_UsesTheLowestLimitOfItAndItsParents) {
   write_meminfo(1000);
   write("proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
   write("cgroup/a/b/memory.max", "max\n");

@@ -1,5 +1,5 @@
-// Estimates must move the right way, and stay within the bounds of what the program was measured to take.
-// live_plan_test.cc holds what is exact against living models.
+// Estimates must change in the right direction and stay within the bounds of measurements. live_plan_test.cc compares
+// the exact numbers with live models.
 #include "plan/memory_plan.h"
 
 #include <gtest/gtest.h>
@@ -31,12 +31,12 @@ TEST(MemoryPlan, OnlyTheLastStageHasLogitsAndOnlyNeighboursHaveQueues) {
   EXPECT_EQ(memory_plan(with({"pipeline.stages=1"}), 4096, 0).queues, 0u);
 }
 
-TEST(MemoryPlan, AnAsynchronousCheckpointTakesACopyOfTheState) {
+TEST(MemoryPlan, AsynchronousCheckpointNeedsACopyOfTheState) {
   const auto config = with({"checkpoint.mode=async"});
   EXPECT_EQ(memory_plan(config, 4096, 1).checkpoint_copy, state_bytes(config, 4096, blocks_of_stage(config, 1)));
 }
 
-TEST(MemoryPlan, TakingOverACheckpointNeedsRoomOnlyBeyondTheActivations) {
+TEST(MemoryPlan, LoadingACheckpointReusesTheRoomOfActivations) {
   const auto little = with({"train.seq_len=8", "train.microbatch=1", "checkpoint.mode=sync"});
   const auto plan = memory_plan(little, 4096, 1);
   EXPECT_EQ(plan.checkpoint_copy + plan.activations + plan.logits + plan.queues,
@@ -44,7 +44,7 @@ TEST(MemoryPlan, TakingOverACheckpointNeedsRoomOnlyBeyondTheActivations) {
   EXPECT_EQ(memory_plan(with({"train.microbatch=16", "checkpoint.mode=sync"}), 4096, 1).checkpoint_copy, 0u);
 }
 
-TEST(MemoryPlan, CountsATableOfTheRunsOwnHoweverLarge) {
+TEST(MemoryPlan, CountsAGivenTableOfAnySize) {
   const std::string hash(64, 'a');
   const auto parameters = [&](const std::string& table, int64_t vocab, const char* precision) {
     return memory_plan(with({"subspace.table=" + table, "model.d=1024", "model.heads=8",
@@ -53,13 +53,13 @@ TEST(MemoryPlan, CountsATableOfTheRunsOwnHoweverLarge) {
         .parameters;
   };
   EXPECT_EQ(parameters(hash, 4096, "float32"), parameters("", 4096, "float32"));
-  constexpr int64_t kMany = 200'000;  // 781 MiB: of the seed's, rows are made when asked for
+  constexpr int64_t kMany = 200'000;  // 781 MiB: rows of a table from the seed would be made on demand
   EXPECT_EQ(parameters(hash, kMany, "float32") - parameters("", kMany, "float32"), uint64_t{4} * kMany * 1024);
   EXPECT_EQ(parameters(hash, kMany, "float64") - parameters("", kMany, "float64"), uint64_t{12} * kMany * 1024);
 }
 
-// The coordinator warms up for lines as it measures them, whatever [link] emulates.
-TEST(MostInFlight, IsAllMicrobatchesButAtTheLastStageOf1f1b) {
+// The coordinator chooses the warm-up from the lines it measures, not from [link].
+TEST(MostInFlight, IsAllMicrobatchesExceptAtTheLastStageOf1f1b) {
   const auto of = [](std::vector<std::string> settings, int64_t stage) {
     settings.emplace_back("train.microbatches=8");
     return most_in_flight(with(settings), stage);
@@ -71,7 +71,7 @@ TEST(MostInFlight, IsAllMicrobatchesButAtTheLastStageOf1f1b) {
   EXPECT_EQ(of({"pipeline.schedule=gpipe"}, 3), 8);
 }
 
-TEST(MemoryPlan, ActivationsGrowWithWhatIsInFlight) {
+TEST(MemoryPlan, ActivationsGrowWithMicrobatchesInFlight) {
   const auto activations = [](const char* schedule) {
     const auto config = with({"model.mode=dense", "pipeline.stages=1", std::string("pipeline.schedule=") + schedule});
     return static_cast<double>(memory_plan(config, 4096, 0).activations);
@@ -80,7 +80,7 @@ TEST(MemoryPlan, ActivationsGrowWithWhatIsInFlight) {
   EXPECT_LT(activations("gpipe"), 4 * activations("1f1b"));
 }
 
-TEST(MemoryPlan, OfTheLargestValidConfigDoesNotOverflow) {
+TEST(MemoryPlan, LargestValidConfigDoesNotOverflow) {
   const auto config =
       with({"model.d=65536", "model.mlp_width=1048576", "model.blocks=4096", "model.heads=1024", "train.seq_len=65536",
             "train.microbatch=4096", "train.microbatches=1024", "pipeline.stages=1", "pipeline.schedule=gpipe"});
@@ -100,7 +100,7 @@ TEST(StepTraffic, HasOneDirectionPerNeighbour) {
   EXPECT_EQ(middle.received, first.received + last.received);
 }
 
-TEST(Describe, IsOneLineWithTheLargestPartsFirst) {
+TEST(Describe, PrintsOneLineWithTheLargestPartsFirst) {
   MemoryPlan plan;
   plan.parameters = 30 << 20;
   plan.activations = 200 << 20;

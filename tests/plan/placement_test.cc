@@ -1,4 +1,4 @@
-// Compares placements with a naive twin that tries everything, and checks the sentences about them.
+// Compares placements with a naive twin that tries everything, and checks the sentences that explain them.
 #include "plan/placement.h"
 
 #include <fmt/format.h>
@@ -122,7 +122,7 @@ Tally compare_with_everything(int rounds, bool tight_memory, bool anchor_groups)
     std::vector<std::string> settings{fmt::format("model.blocks={}", blocks), fmt::format("pipeline.stages={}", stages),
                                       "train.microbatch=16"};
     if (anchor_groups) {
-      std::vector<int64_t> groups;  // a cut that validate() tries must not split one
+      std::vector<int64_t> groups;  // validate() refuses cuts inside a group
       for (const int64_t count : blocks_per_stage(with(settings))) {
         const int64_t first = whole(1, static_cast<int>(count));
         groups.push_back(first);
@@ -173,7 +173,7 @@ TEST(Place, WithPlentyOfMemoryAndFreeCuts_IsOptimal) {
 // Measured over 3000 random cases each. Little memory: of 1793 possible placements 12 were refused, and 32 were slower
 // than the best, by a factor of 1.6 on average and 3.7 at most. Anchor groups: 312 of 3000 were slower, by 1.3 on
 // average and 2.5 at most.
-TEST(Place, WithLittleMemoryOrAnchorGroups_IsSeldomWorseThanTheBest) {
+TEST(Place, WithLittleMemoryOrAnchorGroups_IsRarelyWorseThanTheBest) {
   const auto memory = compare_with_everything(60, true, false), groups = compare_with_everything(60, false, true);
   EXPECT_GT(memory.possible, 10);
   EXPECT_GT(memory.impossible, 10);
@@ -182,43 +182,44 @@ TEST(Place, WithLittleMemoryOrAnchorGroups_IsSeldomWorseThanTheBest) {
   EXPECT_LE(groups.slower, groups.possible / 5);
 }
 
-TEST(Place, DividesEvenlyInOrderOfArrivalWhenNoSpeedIsKnown) {
+TEST(Place, WithoutSpeeds_DividesEvenlyInOrderOfArrival) {
   const auto config = with({"model.blocks=9", "pipeline.stages=4", "model.mode=dense"});
   const auto placement = place(config, kVocab, {{.peer = "a"}, {.peer = "b"}, {.peer = "c"}, {.peer = "d"}});
   ASSERT_TRUE(placement.ok());
   EXPECT_EQ(placement.value().cuts, (std::vector<int64_t>{3, 2, 2, 2}));
   EXPECT_EQ(placement.value().peers, (std::vector<std::string>{"a", "b", "c", "d"}));
-  EXPECT_EQ(placement.value().why, "3 + 2 + 2 + 2 blocks on a, b, c, d: no speed is known, so all count as equal");
+  EXPECT_EQ(placement.value().why,
+            "3 + 2 + 2 + 2 blocks on a, b, c, d: no speeds are known, so all machines count as equal");
 }
 
-TEST(Place, GivesTheFasterMachineMoreAndCountsTheHead) {
+TEST(Place, GivesTheFasterMachineMoreBlocksAndCountsTheHead) {
   const auto config = with({"model.blocks=6", "pipeline.stages=2", "model.mode=dense"});
   EXPECT_EQ(cuts_of(config, {machine("a", 0.1), machine("b", 0.2)}), (std::vector<int64_t>{4, 2}));
   EXPECT_EQ(cuts_of(config, {machine("a", 0.1, 0.2), machine("b", 0.1, 0.2)}), (std::vector<int64_t>{4, 2}));
 }
 
-TEST(Place, KeepsTheOtherStagesAsEqualAsCanBe) {
-  // The last stage, all head, sets the pace whatever the other two get.
+TEST(Place, KeepsTheOtherStagesEven) {
+  // The last stage, all head, sets the pace, no matter what the other two get.
   const auto config = with({"model.blocks=5", "pipeline.stages=3", "model.mode=dense"});
   EXPECT_EQ(cuts_of(config, {machine("a", 0.1, 0.3), machine("b", 0.1, 0.3), machine("c", 0.1, 0.3)}),
             (std::vector<int64_t>{2, 2, 1}));
 }
 
-TEST(Place, LeavesTheSlowestOutWhenThereAreMoreMachinesThanStages) {
+TEST(Place, WithMoreMachinesThanStages_LeavesOutTheSlowest) {
   const auto config = with({"model.blocks=4", "pipeline.stages=2", "model.mode=dense"});
   const auto placement = place(config, kVocab, {machine("slow", 1), machine("b", 0.1), machine("c", 0.1)});
   ASSERT_TRUE(placement.ok());
   EXPECT_EQ(placement.value().peers, (std::vector<std::string>{"b", "c"}));
   EXPECT_EQ(placement.value().why,
-            "2 + 2 blocks on b, c: the slowest, stage 0 on b, takes 0.2 s a microbatch; slow left over");
+            "2 + 2 blocks on b, c: the slowest is stage 0 on b with 0.2 s per microbatch; spare: slow");
 }
 
-TEST(Place, CountsASpeedThatIsNotKnownAsTheMeanOfTheOthers) {
+TEST(Place, WithAnUnknownSpeed_UsesTheMeanOfTheOthers) {
   const auto config = with({"model.blocks=6", "pipeline.stages=3", "model.mode=dense"});
   EXPECT_EQ(cuts_of(config, {machine("a", 0.1), machine("b", 0), machine("c", 0.1)}), (std::vector<int64_t>{2, 2, 2}));
 }
 
-TEST(Place, BearsTimesThatNoMachineTakes) {
+TEST(Place, ToleratesImpossibleTimes) {
   const auto config = with({"model.blocks=6", "pipeline.stages=3", "model.mode=dense"});
   const double infinite = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(cuts_of(config, {machine("a", infinite, nan), machine("b", nan, -1), machine("c", -3, infinite)}),
@@ -232,7 +233,7 @@ TEST(Place, KeepsTheTailInTheLastStage) {
   EXPECT_EQ(cuts_of(config, {machine("a", 0.1, 5), machine("b", 0.1, 5)}), (std::vector<int64_t>{3, 3}));
 }
 
-TEST(Place, SplitsNoAnchorGroup) {
+TEST(Place, NeverSplitsAnAnchorGroup) {
   const auto config =
       with({"model.blocks=8", "pipeline.stages=2", "subspace.anchors=stage", "subspace.anchor_groups=[1,3,4]"});
   EXPECT_EQ(cuts_of(config, {machine("a", 0.1, 0.2), machine("b", 0.1, 0.2)}), (std::vector<int64_t>{4, 4}));
@@ -240,15 +241,14 @@ TEST(Place, SplitsNoAnchorGroup) {
   EXPECT_EQ(cuts_of(free, {machine("a", 0.1, 0.2), machine("b", 0.1, 0.2)}), (std::vector<int64_t>{5, 3}));
 }
 
-TEST(Place, WithTooLittleMemory_NamesTheSmallestMachineAndWhatWouldDo) {
+TEST(Place, WithTooLittleMemory_NamesTheSmallestMachineAndWhatWouldBeEnough) {
   const auto config =
       with({"model.blocks=4", "pipeline.stages=2", "model.mode=dense", "model.d=1024", "model.heads=8"});
   const auto said = refusal(config, {{.peer = "unknown"}, machine("phone", 0.1, 0, 300 << 20)});
-  const std::string before =
-      "found no division into 2 stages that fits the memory of these 2 machines: phone has the least, 300MiB; ";
+  const std::string before = "cannot fit 2 stages into the memory of these 2 machines: phone has the least, 300MiB; ";
   ASSERT_TRUE(said.starts_with(before)) << said;
   EXPECT_TRUE(
-      said.ends_with(" MiB on each would do; let larger machines join, or lower train.microbatch or train.seq_len"))
+      said.ends_with(" MiB on each would be enough; add larger machines, or lower train.microbatch or train.seq_len"))
       << said;
   const auto mib = std::stoull(said.substr(before.size()));
   const auto two = [](uint64_t each) {
@@ -259,8 +259,9 @@ TEST(Place, WithTooLittleMemory_NamesTheSmallestMachineAndWhatWouldDo) {
 }
 
 TEST(Place, WithTooFewMachines_SaysWhatToChange) {
-  EXPECT_EQ(refusal(with({"pipeline.stages=3"}), {{.peer = "a"}, {.peer = "b"}}),
-            "pipeline.stages = 3 needs as many machines, 2 are here; wait for 1 more, or set pipeline.stages = 2");
+  EXPECT_EQ(
+      refusal(with({"pipeline.stages=3"}), {{.peer = "a"}, {.peer = "b"}}),
+      "pipeline.stages = 3 needs as many machines, but only 2 joined; wait for 1 more, or set pipeline.stages = 2");
 }
 
 TEST(Place, WithManyMachines_TakesTheFastest) {
@@ -272,19 +273,19 @@ TEST(Place, WithManyMachines_TakesTheFastest) {
   for (const auto& peer : placement.value().peers) EXPECT_LT((std::stoi(peer.substr(1)) * 7) % 100, 16) << peer;
 }
 
-TEST(ChooseSeat, TakesTheLowestThatNobodyHas) {
+TEST(ChooseSeat, TakesTheLowestFreeStage) {
   const auto choice = choose_seat(with({}), kVocab, {{3}, {2}}, 0);
   EXPECT_EQ(choice.seat, Seat{2});
   EXPECT_EQ(choice.why, "stage 2: nobody has it");
 }
 
-TEST(ChooseSeat, WaitsWhereEveryStageIsHeld) {
+TEST(ChooseSeat, WaitsIfEveryStageIsTaken) {
   const auto choice = choose_seat(with({}), kVocab, {}, kPlenty);
   EXPECT_EQ(choice.seat, std::nullopt);
-  EXPECT_EQ(choice.why, "waits: every stage has its worker");
+  EXPECT_EQ(choice.why, "waits: every stage has a worker");
 }
 
-TEST(ChooseSeat, PassesOverWhatDoesNotFit) {
+TEST(ChooseSeat, SkipsStagesThatDoNotFit) {
   const auto config = with({"train.microbatch=32"});
   const std::vector<Seat> seats{{0}, {3}};
   // The last stage holds one microbatch in flight where the first may hold four.
@@ -292,10 +293,10 @@ TEST(ChooseSeat, PassesOverWhatDoesNotFit) {
   ASSERT_LT(memory, memory_plan(config, kVocab, 0).total());
   const auto choice = choose_seat(config, kVocab, seats, memory);
   EXPECT_EQ(choice.seat, Seat{3});
-  EXPECT_EQ(choice.why, "stage 3: nobody has it, and stage 0 needs more memory than is here");
+  EXPECT_EQ(choice.why, "stage 3: nobody has it, and stage 0 needs more memory than this machine has");
   const auto waits = choose_seat(config, kVocab, seats, memory - 10000);
   EXPECT_EQ(waits.seat, std::nullopt);
-  EXPECT_TRUE(waits.why.starts_with("waits: stage 0 is free and needs ")) << waits.why;
+  EXPECT_TRUE(waits.why.starts_with("waits: stage 0 is free but needs ")) << waits.why;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every verdict at its edge, with the sentence a person reads.
+// Every verdict at its limit, with the sentence that a person reads.
 #include "plan/preflight.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ PreflightFacts good() {
   facts.protocol = 3;
   facts.build = "0.1.0 (abc)";
   facts.memory_needed = 400 * kMiB;
-  facts.memory_available = 445 * kMiB;  // nine tenths of it may be used
+  facts.memory_available = 445 * kMiB;  // a stage may use 90 % of it
   facts.disk_needed = 90 * kMiB;
   facts.disk_free = 90 * kMiB;
   facts.compute_s_per_step = 2;
@@ -42,7 +42,7 @@ Check check_of(const PreflightFacts& facts, const std::string& name) {
   return {};
 }
 
-TEST(Preflight, LetsAGoodMachineIn) {
+TEST(Preflight, AcceptsAGoodMachine) {
   const auto checks = preflight(good());
   EXPECT_EQ(checks.size(), 8u);
   EXPECT_EQ(verdict(checks), Verdict::kOk);
@@ -56,20 +56,20 @@ TEST(Preflight, RefusesAnotherProtocol) {
   facts.run->protocol = 4;
   auto check = check_of(facts, "protocol");
   EXPECT_EQ(check.verdict, Verdict::kRefusal);
-  EXPECT_EQ(check.text, "this program speaks 3, the run speaks 4");
-  EXPECT_EQ(check.remedy, "get the version of thinpipe the run uses; this one is older");
+  EXPECT_EQ(check.text, "this program uses 3, the run uses 4");
+  EXPECT_EQ(check.remedy, "install the version of thinpipe that the run uses; this one is older");
   facts.run->protocol = 2;
   EXPECT_NE(check_of(facts, "protocol").remedy.find("this one is newer"), std::string::npos);
 }
 
-TEST(Preflight, WarnsOfAnotherBuild) {
+TEST(Preflight, WarnsAboutAnotherBuild) {
   auto facts = good();
   facts.run->build = "0.1.0 (def)";
   EXPECT_EQ(check_of(facts, "build").verdict, Verdict::kWarning);
   EXPECT_EQ(check_of(facts, "build").text, "this is 0.1.0 (abc), the run is 0.1.0 (def)");
 }
 
-TEST(Preflight, RefusesAMachineThatDerivesOtherNumbersFromTheSeed) {
+TEST(Preflight, RefusesAMachineWhoseSeedGivesOtherNumbers) {
   auto facts = good();
   facts.run->seed_numbers_fault = "";
   EXPECT_EQ(check_of(facts, "seed").verdict, Verdict::kOk);
@@ -84,8 +84,8 @@ TEST(Preflight, RefusesTooLittleMemoryAndSaysHowMuchIsMissing) {
   EXPECT_EQ(check_of(facts, "memory").verdict, Verdict::kRefusal);
   facts.memory_available = 250 * kMiB;
   const auto check = check_of(facts, "memory");
-  EXPECT_EQ(check.text, "stage 2 takes up to 400 MiB, 225 MiB of the 250 MiB here may be used");
-  EXPECT_TRUE(check.remedy.starts_with("175 MiB are missing: ")) << check.remedy;
+  EXPECT_EQ(check.text, "stage 2 needs up to 400 MiB; this machine may use 225 MiB of its 250 MiB");
+  EXPECT_TRUE(check.remedy.starts_with("175 MiB too little: ")) << check.remedy;
   EXPECT_NE(check.remedy.find("train.microbatch"), std::string::npos);
 }
 
@@ -94,7 +94,7 @@ TEST(Preflight, RefusesTooLittleDisk) {
   facts.disk_free = 89 * kMiB;
   const auto check = check_of(facts, "disk");
   EXPECT_EQ(check.verdict, Verdict::kRefusal);
-  EXPECT_TRUE(check.remedy.starts_with("1 MiB are missing: ")) << check.remedy;
+  EXPECT_TRUE(check.remedy.starts_with("1 MiB too little: ")) << check.remedy;
 }
 
 TEST(Preflight, WarnsOfAClockThatIsSurelyMoreThanFiveMinutesOff) {
@@ -116,25 +116,25 @@ TEST(Preflight, WarnsOfAClockThatIsSurelyMoreThanFiveMinutesOff) {
   EXPECT_EQ(check_of(facts, "clock").verdict, Verdict::kOk);
 }
 
-TEST(Preflight, WarnsOfALinkThatTakesLongerThanTheComputation) {
+TEST(Preflight, WarnsAboutALinkSlowerThanTheComputation) {
   auto facts = good();
   facts.run->up_bits_per_s = 2e6;  // 1 MB: 4 s
   const auto check = check_of(facts, "link");
   EXPECT_EQ(check.verdict, Verdict::kWarning);
   EXPECT_EQ(check.text,
-            "2 Mbit/s up, 50 Mbit/s down, 40 ms there and back, 4.0 s a step, more than the computation (2.0 s)");
+            "2 Mbit/s up, 50 Mbit/s down, 40 ms round trip, 4.0 s per step, longer than the computation (2.0 s)");
   facts.run->up_bits_per_s = 4e6;
   EXPECT_EQ(check_of(facts, "link").verdict, Verdict::kOk);
   facts.run->down_bits_per_s = 1e6;
   EXPECT_EQ(check_of(facts, "link").verdict, Verdict::kWarning);
 }
 
-TEST(Preflight, WarnsOfAStepThatTakesMoreThanThreeTimesTheOthers) {
+TEST(Preflight, WarnsAboutAStepThreeTimesSlowerThanTheOthers) {
   auto facts = good();
   facts.run->others_s_per_step = 0.5;
   const auto check = check_of(facts, "speed");
   EXPECT_EQ(check.verdict, Verdict::kWarning);
-  EXPECT_EQ(check.text, "about 2.0 s a step, the others need 0.5 s: 4.0 times as long");
+  EXPECT_EQ(check.text, "about 2.0 s per step, the others need 0.5 s: 4.0 times as long");
   facts.run->others_s_per_step = 2.0 / 3;
   EXPECT_EQ(check_of(facts, "speed").verdict, Verdict::kOk);
 }
@@ -144,20 +144,20 @@ TEST(Preflight, WithoutALinkRate_LeavesTheTimesOut) {
   facts.run->up_bits_per_s = 0;
   facts.run->down_bits_per_s = 0;
   EXPECT_EQ(check_of(facts, "link").verdict, Verdict::kOk);
-  EXPECT_EQ(check_of(facts, "download").text, "30 MiB before it can begin");
+  EXPECT_EQ(check_of(facts, "download").text, "30 MiB before it can start");
 }
 
-TEST(Render, AlignsTheLinesAndPutsRemediesBelow) {
+TEST(Render, AlignsTheLinesAndPutsAdviceBelow) {
   auto facts = PreflightFacts{};
   facts.memory_needed = 30 * kMiB;
   facts.memory_available = 10 * kMiB;
   facts.compute_s_per_step = 1;
   const auto text = render(preflight(facts));
   EXPECT_TRUE(
-      text.starts_with("no       memory  a stage takes up to 30 MiB, 9 MiB of the 10 MiB here may be used\n"
-                       "                 -> 21 MiB are missing: "))
+      text.starts_with("no       memory  a stage needs up to 30 MiB; this machine may use 9 MiB of its 10 MiB\n"
+                       "                 -> 21 MiB too little: "))
       << text;
-  EXPECT_TRUE(text.ends_with("\nok       speed   about 1.0 s a step\n")) << text;
+  EXPECT_TRUE(text.ends_with("\nok       speed   about 1.0 s per step\n")) << text;
   EXPECT_EQ(verdict(preflight(facts)), Verdict::kRefusal);
   EXPECT_EQ(render({}), "");
 }

@@ -121,7 +121,7 @@ TEST(DecideSeats, PrefersTheStateThenTheOrderOfArrivalAndLooksAtTheMemory) {
   EXPECT_EQ(seating.given[1].peer, "first");
   EXPECT_EQ(seating.given[1].seat, Seat{.stage = 1});
   EXPECT_EQ(seating.given[2].peer, "second");
-  EXPECT_TRUE(has(seating.why, "small waits: stage 1 is free and needs"));
+  EXPECT_TRUE(has(seating.why, "small waits: stage 1 is free but needs"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Writing and removing checkpoints, interrupted at every operation on the disk by every kind of fault: the
-// checkpoint before is whole and is the one that is found, and the next attempt succeeds.
+// Interrupts the writing and removal of checkpoints at every disk operation by every kind of fault: the previous
+// checkpoint stays intact and is found, and the next attempt succeeds.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -23,7 +23,7 @@ using test::SmallCheckpoint;
 using test::write_checkpoint;
 
 // For every fault and n = 1, 2, ... until the fault no longer happens: runs `attempt` on a store that `prepare` has
-// filled, with the fault at operation n, then calls `check` without it. A killed process is followed by a new store.
+// filled, with the fault at operation n, then calls `check` without it. After a killed process, a new store is used.
 struct Interruption {
   std::function<void(CheckpointStore&)> prepare;
   std::function<Status(CheckpointStore&)> attempt;
@@ -51,7 +51,7 @@ struct Interruption {
     {
       const ScopedFileSystem scope(disk);
       status = attempt(store);
-      if (kills(fault)) disk.crash();  // at the latest when all is done
+      if (kills(fault)) disk.crash();  // at the latest now
     }
     const ScopedFileSystem scope(sound);
     CheckpointStore restarted(folder / "a/checkpoints", "run-1");
@@ -60,7 +60,7 @@ struct Interruption {
   }
 };
 
-// The number of the operation by which the checkpoint got its name, or 0.
+// The number of the operation that gave the checkpoint its name, or 0.
 size_t naming(const FaultyFileSystem& disk, const std::string& operation) {
   const auto& all = disk.operations();
   for (size_t i = all.size(); i > 0; --i) {
@@ -69,10 +69,10 @@ size_t naming(const FaultyFileSystem& disk, const std::string& operation) {
   return 0;
 }
 
-// Which one is there after an interruption: the new one if it had its name, and after a power loss if that was synced.
+// Which one exists after an interruption: the new one if it had its name and, after a power loss, if that was synced.
 void check_either(CheckpointStore& store, const Status& status, const SmallCheckpoint& before,
                   const SmallCheckpoint& after, size_t commit_point, Fault fault, size_t n) {
-  // What commit() has reported as done is done, whatever fault it could do without, such as a close that failed.
+  // A commit() that reported success is done, even if a harmless fault happened, such as a failed close.
   const bool named = status.ok() || n > commit_point;
   const bool synced = status.ok() || n > commit_point + 1;
   const bool is_new = is_power_loss(fault) ? synced : named;
@@ -84,7 +84,7 @@ void check_either(CheckpointStore& store, const Status& status, const SmallCheck
   EXPECT_TRUE(newest_is(store, after));
 }
 
-// Operations of an undisturbed run, to know where the checkpoint gets its name.
+// The operations of an undisturbed run, to know when the checkpoint gets its name.
 size_t commit_point_of(const Interruption& interruption, const std::string& operation) {
   size_t point = 0;
   Interruption undisturbed = interruption;
@@ -97,7 +97,7 @@ size_t commit_point_of(const Interruption& interruption, const std::string& oper
   return point;
 }
 
-TEST(CheckpointFaults, ANewCheckpointLeavesTheOneBefore) {
+TEST(CheckpointFaults, InterruptedWriting_KeepsThePreviousCheckpoint) {
   const auto before = small_checkpoint(10);
   const auto after = small_checkpoint(20);
   size_t commit_point = 0;
@@ -110,7 +110,7 @@ TEST(CheckpointFaults, ANewCheckpointLeavesTheOneBefore) {
   interruption.run_all();
 }
 
-TEST(CheckpointFaults, TheFirstCheckpointIsThereOrIsNot) {
+TEST(CheckpointFaults, InterruptedFirstCheckpoint_IsCompleteOrMissing) {
   const auto first = small_checkpoint(20);
   Interruption{.prepare = [](CheckpointStore&) {},
                .attempt = [&](CheckpointStore& store) { return write_checkpoint(store, first); },
@@ -131,7 +131,7 @@ bool is_there(const CheckpointStore& store, int64_t step) {
   return std::filesystem::exists(store.path_of({step, 0}, "unit-0"));
 }
 
-TEST(CheckpointFaults, RemovingNeverLeavesAHalfOne) {
+TEST(CheckpointFaults, InterruptedRemoval_NeverLeavesAPartialCheckpoint) {
   const auto prepare = [](CheckpointStore& store) {
     for (const int64_t step : {10, 20, 30, 40}) ASSERT_TRUE(ok(write_checkpoint(store, small_checkpoint(step))));
   };

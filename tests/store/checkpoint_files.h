@@ -1,4 +1,4 @@
-// Small checkpoints of two units for the tests of the store.
+// Small checkpoints with two units for the tests of the store.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ struct SmallCheckpoint {
   std::vector<std::string> contents;  // of the files, in their order
 };
 
-// The bytes of unit u are unlike those of every other step, generation and unit, and 100 + u long.
+// The contents of unit u differ for every step, generation and unit, and are 100 + u bytes long.
 inline SmallCheckpoint small_checkpoint(int64_t step, uint64_t generation = 0, const std::string& run = "run-1") {
   SmallCheckpoint checkpoint{{run, {step, generation}, sha256_hex("corpus"), sha256_hex("basis"), 2, {}}, {}};
   for (int unit = 0; unit < 2; ++unit) {
@@ -49,7 +49,7 @@ inline ::testing::AssertionResult ok(const Status& status) {
   return ::testing::AssertionFailure() << status.error().message;
 }
 
-// That latest(), which reads every byte, is exactly this one.
+// Checks that latest(), which reads every byte, returns exactly this one.
 inline ::testing::AssertionResult newest_is(CheckpointStore& store, const SmallCheckpoint& checkpoint) {
   const auto latest = store.latest();
   if (!latest) return ::testing::AssertionFailure() << latest.error().message;

@@ -21,7 +21,7 @@ using test::small_checkpoint;
 using test::SmallCheckpoint;
 using test::write_checkpoint;
 
-// A store on a disk that need not be synced, in a folder of its own.
+// A store in its own folder, on a disk that need not be synced.
 class CheckpointStoreTest : public ::testing::Test {
  protected:
   void commit(const SmallCheckpoint& checkpoint) { ASSERT_TRUE(ok(write_checkpoint(store_, checkpoint))); }
@@ -80,7 +80,7 @@ TEST_F(CheckpointStoreTest, FindsTheNewestUpToAStep) {
   EXPECT_EQ(store_.latest(8).value(), std::nullopt);
 }
 
-TEST_F(CheckpointStoreTest, ATransferWithTheWrongBytesLeavesNothing) {
+TEST_F(CheckpointStoreTest, TransferOfWrongBytesLeavesNothing) {
   const CheckpointFile file{"unit-0", 5, sha256_hex("right")};
   const auto partial = scratch_ / ".step-00000020-g0.partial";
   const auto refusal = [&](std::string_view bytes) {
@@ -89,9 +89,9 @@ TEST_F(CheckpointStoreTest, ATransferWithTheWrongBytesLeavesNothing) {
     return status.ok() ? "taken" : status.error().message;
   };
   const std::string start = "checkpoint step-00000020-g0: unit-0: ";
-  EXPECT_EQ(refusal("righ"), start + "4 bytes came, 5 were announced");
-  EXPECT_EQ(refusal("right!"), start + "more bytes came than the 5 that were announced");
-  EXPECT_EQ(refusal("wrong"), start + "damaged on its way: its sha256 is " + sha256_hex("wrong") + ", announced was " +
+  EXPECT_EQ(refusal("righ"), start + "got 4 bytes, 5 were announced");
+  EXPECT_EQ(refusal("right!"), start + "got more than the announced 5 bytes");
+  EXPECT_EQ(refusal("wrong"), start + "damaged in transfer: its sha256 is " + sha256_hex("wrong") + ", announced was " +
                                   sha256_hex("right"));
   {
     auto incoming = store_.receive_file({20, 0}, file);
@@ -102,7 +102,7 @@ TEST_F(CheckpointStoreTest, ATransferWithTheWrongBytesLeavesNothing) {
   EXPECT_TRUE(ok(receive(store_, {20, 0}, file, "right")));
 }
 
-TEST_F(CheckpointStoreTest, ATransferThatFailedOrEndedTakesNoMore) {
+TEST_F(CheckpointStoreTest, FinishedOrFailedTransferRefusesMoreBytes) {
   auto incoming = store_.receive_file({20, 0}, {"unit-0", 2, sha256_hex("ab")});
   ASSERT_TRUE(incoming.ok());
   EXPECT_FALSE(incoming.value().append("abc").ok());
@@ -115,7 +115,7 @@ TEST_F(CheckpointStoreTest, ATransferThatFailedOrEndedTakesNoMore) {
   EXPECT_FALSE(other.value().finish().ok());
 }
 
-TEST_F(CheckpointStoreTest, RefusesToReceiveWhatCannotBePartOfACheckpoint) {
+TEST_F(CheckpointStoreTest, RefusesToReceiveInvalidFiles) {
   const std::string hash = sha256_hex("x");
   for (const char* name : {"", "..", "../x", "a/b", "a.b", "X"}) {
     const auto incoming = store_.receive_file({20, 0}, {name, 1, hash});
@@ -129,7 +129,7 @@ TEST_F(CheckpointStoreTest, RefusesToReceiveWhatCannotBePartOfACheckpoint) {
   EXPECT_EQ(scratch_.file_count(), 0u);
 }
 
-TEST_F(CheckpointStoreTest, AFileReceivedAgainReplacesTheFirst) {
+TEST_F(CheckpointStoreTest, FileReceivedAgainReplacesTheFirst) {
   const auto one = small_checkpoint(20);
   const CheckpointFile other{"unit-0", 5, sha256_hex("other")};
   ASSERT_TRUE(ok(receive(store_, {20, 0}, other, "other")));
@@ -140,7 +140,7 @@ TEST_F(CheckpointStoreTest, AFileReceivedAgainReplacesTheFirst) {
   EXPECT_FALSE(fs::exists(at(20, "unit-9.safetensors"))) << "not in the manifest";
 }
 
-TEST_F(CheckpointStoreTest, CommitNamesTheFileThatIsNotThere) {
+TEST_F(CheckpointStoreTest, CommitNamesTheMissingFile) {
   const auto one = small_checkpoint(20);
   const std::string start = "cannot commit the checkpoint step-00000020-g0: ";
   EXPECT_EQ(store_.commit(one.manifest).error().message, start + "unit-0 has not been received");
@@ -158,7 +158,7 @@ TEST_F(CheckpointStoreTest, CommitNamesTheFileThatIsNotThere) {
   EXPECT_TRUE(ok(store_.commit(one.manifest)));
 }
 
-TEST_F(CheckpointStoreTest, CommitRefusesAFileOfTheRightSizeAndAnotherHash) {
+TEST_F(CheckpointStoreTest, CommitRefusesAFileWithAnotherHash) {
   const auto one = small_checkpoint(20);
   const auto other = small_checkpoint(20, 1);
   ASSERT_TRUE(ok(receive(store_, {20, 0}, one.manifest.files[0], one.contents[0])));
@@ -167,8 +167,8 @@ TEST_F(CheckpointStoreTest, CommitRefusesAFileOfTheRightSizeAndAnotherHash) {
             std::string::npos);
 }
 
-// The new bytes have the name and the old hash was noted: together they would make a damaged checkpoint.
-TEST_F(CheckpointStoreTest, AReplacementThatFailedInItsLastStepIsNotTakenForTheFirst) {
+// The new bytes have the name but the old hash was recorded: together they would make a damaged checkpoint.
+TEST_F(CheckpointStoreTest, CommitRefusesAFileWhoseReplacementFailed) {
   const auto one = small_checkpoint(20);
   const auto other = small_checkpoint(20, 1);
   for (size_t i = 0; i < 2; ++i) ASSERT_TRUE(ok(receive(store_, {20, 0}, one.manifest.files[i], one.contents[i])));
@@ -180,11 +180,11 @@ TEST_F(CheckpointStoreTest, AReplacementThatFailedInItsLastStepIsNotTakenForTheF
   EXPECT_TRUE(newest_is(store_, one));
 }
 
-TEST_F(CheckpointStoreTest, GenerationsOfOneStepStandSideBySideAndTheLaterIsTheNewest) {
+TEST_F(CheckpointStoreTest, KeepsSeveralGenerationsOfAStep_TheLaterOneIsTheNewest) {
   commit(small_checkpoint(20, 3));
   commit(small_checkpoint(40, 2));
   EXPECT_TRUE(newest_is(store_, small_checkpoint(20, 3))) << "the run had gone back from step 40";
-  EXPECT_TRUE(ok(store_.commit(small_checkpoint(20, 3).manifest))) << "without sending its files again";
+  EXPECT_TRUE(ok(store_.commit(small_checkpoint(20, 3).manifest))) << "without receiving its files again";
   commit(small_checkpoint(20, 4));
   EXPECT_TRUE(newest_is(store_, small_checkpoint(20, 4)));
   EXPECT_EQ(folders(), (std::vector<std::string>{"step-00000020-g3", "step-00000020-g4", "step-00000040-g2"}));
@@ -197,7 +197,7 @@ TEST_F(CheckpointStoreTest, CommitRefusesAManifestThatCouldNotBeReadBack) {
       write_checkpoint(store_, one).error().message,
       "cannot commit the checkpoint step-00000020-g0: basis_hash needs 64 lower-case hex digits or an empty text");
   EXPECT_EQ(write_checkpoint(store_, small_checkpoint(20, 0, "run-2")).error().message,
-            "cannot commit the checkpoint step-00000020-g0: it is of run \"run-2\", this store is of run \"run-1\"");
+            "cannot commit the checkpoint step-00000020-g0: it belongs to run \"run-2\", this store to run \"run-1\"");
   EXPECT_EQ(store_.latest().value(), std::nullopt);
 }
 
@@ -233,7 +233,7 @@ TEST_F(CheckpointStoreTest, EveryFlippedByteOfAFileIsNoticed) {
   EXPECT_TRUE(newest_is(store_, one));
 }
 
-TEST_F(CheckpointStoreTest, EveryTruncationIsPassedOverWithItsReason) {
+TEST_F(CheckpointStoreTest, SkipsEveryTruncatedCheckpointWithAReason) {
   commit(small_checkpoint(10));
   const auto one = small_checkpoint(20);
   commit(one);
@@ -259,59 +259,60 @@ TEST_F(CheckpointStoreTest, EveryTruncationIsPassedOverWithItsReason) {
   EXPECT_TRUE(store_.refusals().empty());
 }
 
-TEST_F(CheckpointStoreTest, AManifestOfAnotherRunOrStepIsNamed) {
+TEST_F(CheckpointStoreTest, RefusalNamesAManifestOfAnotherRunOrStep) {
   commit(small_checkpoint(10));
   commit(small_checkpoint(20));
   overwrite(at(20, "manifest.json"), manifest_text(small_checkpoint(20, 0, "run-2").manifest));
   EXPECT_TRUE(newest_is(store_, small_checkpoint(10)));
-  EXPECT_EQ(store_.refusals(), std::vector<std::string>{fmt::format("{}: is of another run: \"run-2\", not \"run-1\"",
-                                                                    (scratch_ / "step-00000020-g0").string())});
+  EXPECT_EQ(store_.refusals(),
+            std::vector<std::string>{fmt::format("{}: belongs to another run: \"run-2\", not \"run-1\"",
+                                                 (scratch_ / "step-00000020-g0").string())});
   EXPECT_FALSE(write_checkpoint(store_, small_checkpoint(20)).ok()) << "it is not ours to remove";
   overwrite(at(20, "manifest.json"), manifest_text(small_checkpoint(30).manifest));
   EXPECT_TRUE(newest_is(store_, small_checkpoint(10)));
   EXPECT_EQ(store_.refusals(),
-            std::vector<std::string>{at(20, "manifest.json") + ": is of step-00000030-g0, not step-00000020-g0"});
+            std::vector<std::string>{at(20, "manifest.json") + ": belongs to step-00000030-g0, not step-00000020-g0"});
 }
 
-// The first attempt may have failed at its last sync: the second must not say more than it knows.
-TEST_F(CheckpointStoreTest, AStepCommittedAgainIsSyncedAgain) {
+// The first attempt may have failed at its last sync, so the second must sync again before it reports success.
+TEST_F(CheckpointStoreTest, CommitOfAnExistingStepSyncsAgain) {
   commit(small_checkpoint(20));
   disk_.fail_next("sync_directory");
   EXPECT_FALSE(store_.commit(small_checkpoint(20).manifest).ok());
   EXPECT_TRUE(ok(store_.commit(small_checkpoint(20).manifest)));
 }
 
-TEST_F(CheckpointStoreTest, ADamagedStepIsReplacedByTheSameGeneration) {
+TEST_F(CheckpointStoreTest, CommitReplacesADamagedCheckpoint) {
   commit(small_checkpoint(20));
   fs::remove(at(20, "unit-0.safetensors"));
   commit(small_checkpoint(20));
   EXPECT_TRUE(newest_is(store_, small_checkpoint(20)));
 }
 
-TEST_F(CheckpointStoreTest, ATransferOutlastedByItsCommitIsRefused) {
+TEST_F(CheckpointStoreTest, RefusesATransferThatEndsAfterTheCommit) {
   const auto one = small_checkpoint(20);
   auto late = store_.receive_file({20, 0}, {"unit-0", 5, sha256_hex("other")});
   ASSERT_TRUE(late.value().append("other").ok());
   commit(one);
-  EXPECT_NE(late.value().finish().error().message.find("comes too late"), std::string::npos);
+  EXPECT_NE(late.value().finish().error().message.find("too late: the checkpoint was committed"), std::string::npos);
   EXPECT_TRUE(newest_is(store_, one));
   EXPECT_EQ(std::distance(fs::directory_iterator(at(20, "")), {}), 3);
 }
 
-TEST_F(CheckpointStoreTest, PassesOverAnyNumberOfDamagedOnes) {
+TEST_F(CheckpointStoreTest, SkipsAnyNumberOfDamagedCheckpoints) {
   for (const int64_t step : {10, 20, 30, 40}) commit(small_checkpoint(step));
   overwrite(at(40, "manifest.json"), manifest_text(small_checkpoint(40).manifest) + " ");  // manifest_test.cc flips all
   fs::remove(at(30, "manifest.json"));
   fs::resize_file(at(20, "unit-0.safetensors"), 7);
   EXPECT_TRUE(newest_is(store_, small_checkpoint(10)));
   EXPECT_EQ(store_.refusals(), (std::vector<std::string>{
-                                   at(40, "manifest.json") + ": not a checkpoint manifest: damaged: it is not spelled "
-                                                             "as thinpipe writes it",
+                                   at(40, "manifest.json") + ": not a checkpoint manifest: damaged: it is not exactly "
+                                                             "what thinpipe writes",
                                    at(30, "manifest.json") + ": is missing",
                                    at(20, "unit-0.safetensors") + ": truncated: has 7 bytes, needs 100"}));
 }
 
-TEST_F(CheckpointStoreTest, IgnoresFoldersThatAreNotItsOwn) {
+TEST_F(CheckpointStoreTest, IgnoresOtherFolders) {
   commit(small_checkpoint(20));
   for (const char* name : {"step-30-g0", "step-00000030", "step-0000003x-g0", "step-00000030-g", "step-00000030-g01",
                            "step--0000030-g0", ".step-00000030-g0.partial"}) {
@@ -321,7 +322,7 @@ TEST_F(CheckpointStoreTest, IgnoresFoldersThatAreNotItsOwn) {
   EXPECT_TRUE(store_.refusals().empty());
 }
 
-TEST_F(CheckpointStoreTest, KeepsTheNewestAndTheRoundOnes) {
+TEST_F(CheckpointStoreTest, KeepsTheNewestAndEveryMth) {
   for (const int64_t step : {0, 10, 20, 30, 40, 50, 60, 70}) commit(small_checkpoint(step));
   ASSERT_TRUE(ok(store_.keep(2, 30)));
   EXPECT_EQ(folders(),
@@ -334,8 +335,8 @@ TEST_F(CheckpointStoreTest, KeepsTheNewestAndTheRoundOnes) {
   EXPECT_TRUE(newest_is(store_, small_checkpoint(70)));
 }
 
-// Otherwise a damaged newest one would push out the last whole one.
-TEST_F(CheckpointStoreTest, KeepDoesNotCountDamagedOnesOrThoseOfOtherRuns) {
+// Otherwise a damaged newest checkpoint would push out the last intact one.
+TEST_F(CheckpointStoreTest, KeepIgnoresDamagedCheckpointsAndOtherRuns) {
   for (const int64_t step : {10, 20, 30, 40, 50}) commit(small_checkpoint(step));
   fs::resize_file(at(50, "unit-0.safetensors"), 7);
   overwrite(at(40, "manifest.json"), manifest_text(small_checkpoint(40, 0, "run-2").manifest));
@@ -346,7 +347,7 @@ TEST_F(CheckpointStoreTest, KeepDoesNotCountDamagedOnesOrThoseOfOtherRuns) {
   EXPECT_TRUE(newest_is(store_, small_checkpoint(30)));
 }
 
-TEST_F(CheckpointStoreTest, CleansWhatInterruptionsLeft) {
+TEST_F(CheckpointStoreTest, RemovesRemainsOfInterruptions) {
   commit(small_checkpoint(20));
   const CheckpointFile file = small_checkpoint(30).manifest.files[0];
   ASSERT_TRUE(ok(receive(store_, {30, 0}, file, small_checkpoint(30).contents[0])));
@@ -358,7 +359,7 @@ TEST_F(CheckpointStoreTest, CleansWhatInterruptionsLeft) {
   EXPECT_TRUE(newest_is(store_, small_checkpoint(30)));
 }
 
-TEST_F(CheckpointStoreTest, TakesNothingOverFromAKilledProcess) {
+TEST_F(CheckpointStoreTest, IgnoresFilesOfAKilledProcess) {
   const auto one = small_checkpoint(20);
   ASSERT_TRUE(ok(receive(store_, {20, 0}, one.manifest.files[0], one.contents[0])));
   CheckpointStore restarted(scratch_.path(), "run-1");
@@ -367,7 +368,7 @@ TEST_F(CheckpointStoreTest, TakesNothingOverFromAKilledProcess) {
   EXPECT_FALSE(restarted.commit(one.manifest).ok());
 }
 
-TEST(CheckpointStoreThreads, ReceivesFilesFromSeveralAtOnce) {
+TEST(CheckpointStoreThreads, ReceivesFilesFromSeveralThreads) {
   const ScratchFolder folder;
   CheckpointStore store(folder.path(), "run-1");
   auto big = small_checkpoint(20);

@@ -48,34 +48,34 @@ TEST(CheckpointManifest, RefusesAKeyMissingAddedOrOfAnotherType) {
     changed[key] = json::array({nullptr});
     EXPECT_NE(refusal(changed.dump(2) + "\n"), "taken") << key;
   }
-  EXPECT_EQ(refusal_with("/note", 1), "damaged: it is not spelled as thinpipe writes it");
-  EXPECT_EQ(refusal_with("/files/1/mode", 1), "damaged: it is not spelled as thinpipe writes it");
-  EXPECT_EQ(refusal_with("/files/1", 7), "a key is missing or its value is of another type");
+  EXPECT_EQ(refusal_with("/note", 1), "damaged: it is not exactly what thinpipe writes");
+  EXPECT_EQ(refusal_with("/files/1/mode", 1), "damaged: it is not exactly what thinpipe writes");
+  EXPECT_EQ(refusal_with("/files/1", 7), "a key is missing or has a value of the wrong type");
 }
 
 TEST(CheckpointManifest, RefusesANumberThatIsNotWhole) {
   for (const char* key : {"/step", "/generation", "/basis_version", "/files/0/bytes"}) {
     for (const double value : {1.0, 1e110, -0.5}) {
-      EXPECT_EQ(refusal_with(key, value), "a key is missing or its value is of another type") << key << " " << value;
+      EXPECT_EQ(refusal_with(key, value), "a key is missing or has a value of the wrong type") << key << " " << value;
     }
   }
 }
 
-TEST(CheckpointManifest, RefusesEveryValueThatCannotBe) {
+TEST(CheckpointManifest, RefusesImpossibleValues) {
   EXPECT_EQ(refusal_with("/format", "zip"), "its format is not \"thinpipe checkpoint 2\"");
   EXPECT_EQ(refusal_with("/run", ""), "run needs a text of 1 to 200 bytes");
   EXPECT_EQ(refusal_with("/step", -1), "step is -1, needs a number from 0 to 99999999");
   EXPECT_EQ(refusal_with("/step", 100'000'000), "step is 100000000, needs a number from 0 to 99999999");
   EXPECT_NE(refusal_with("/generation", 1.5), "taken");
-  EXPECT_EQ(refusal_with("/basis_version", -1), "basis_version needs a number from 0 on");
+  EXPECT_EQ(refusal_with("/basis_version", -1), "basis_version needs a number of at least 0");
   EXPECT_EQ(refusal_with("/corpus_id", std::string(64, 'A')), "corpus_id needs 64 lower-case hex digits");
   EXPECT_EQ(refusal_with("/basis_hash", "ab"), "basis_hash needs 64 lower-case hex digits or an empty text");
   EXPECT_EQ(refusal_with("/files", json::array()), "files needs at least one entry");
   EXPECT_EQ(refusal_with("/files/1/sha256", "x"), "sha256 of unit-1 needs 64 lower-case hex digits");
-  EXPECT_EQ(refusal_with("/files/1/unit", "unit-0"), "unit \"unit-0\" stands twice in files");
+  EXPECT_EQ(refusal_with("/files/1/unit", "unit-0"), "unit \"unit-0\" is listed twice");
 }
 
-TEST(CheckpointManifest, RefusesUnitsThatCouldLeadOutOfTheFolder) {
+TEST(CheckpointManifest, RefusesUnitsThatCouldLeaveTheFolder) {
   for (const char* name : {"", ".", "..", ".hidden", "../x", "a/b", "/etc/passwd", "A", "a b", "a\n", "a.b"}) {
     EXPECT_FALSE(is_unit_name(name)) << name;
     EXPECT_NE(refusal_with("/files/0/unit", name).find("needs a plain name"), std::string::npos) << name;
@@ -84,7 +84,7 @@ TEST(CheckpointManifest, RefusesUnitsThatCouldLeadOutOfTheFolder) {
   EXPECT_TRUE(is_unit_name("block-012"));
 }
 
-TEST(CheckpointManifest, RefusesWhatIsNoJsonOrSpelledOtherwise) {
+TEST(CheckpointManifest, RefusesInvalidJsonAndOtherSpellings) {
   const std::string text = manifest_text(small_checkpoint(20).manifest);
   for (const std::string& bad : {std::string(), std::string("{"), std::string("\xff"), text + "}"}) {
     EXPECT_EQ(refusal(bad), "is not valid JSON") << bad;
@@ -92,9 +92,9 @@ TEST(CheckpointManifest, RefusesWhatIsNoJsonOrSpelledOtherwise) {
   std::string twice = text;
   twice.insert(1, "\n  \"step\": 4,");
   for (const std::string& other : {text + " ", good().dump(), twice}) {
-    EXPECT_EQ(refusal(other), "damaged: it is not spelled as thinpipe writes it");
+    EXPECT_EQ(refusal(other), "damaged: it is not exactly what thinpipe writes");
   }
-  EXPECT_EQ(refusal(std::string((4 << 20) + 1, ' ')), "has 4194305 bytes, at most 4194304 are read");
+  EXPECT_EQ(refusal(std::string((4 << 20) + 1, ' ')), "has 4194305 bytes, needs at most 4194304");
   EXPECT_NE(refusal(std::string(1 << 20, '[')), "taken");  // neither stack nor time
   const std::string nested = std::string(500'000, '[') + std::string(500'000, ']');
   EXPECT_NE(refusal("{\"format\": " + nested + "}"), "taken");

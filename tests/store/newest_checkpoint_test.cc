@@ -1,4 +1,4 @@
-// Finding a checkpoint beside a coordinator that writes and removes them.
+// Finds checkpoints while a coordinator writes and removes them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ class NewestCheckpointTest : public ::testing::Test {
   CheckpointStore store_{run_ / "checkpoints", "run-1"};
 };
 
-TEST_F(NewestCheckpointTest, IsTheOneOfTheGreatestStepWithItsFilesInOrder) {
+TEST_F(NewestCheckpointTest, HasTheGreatestStepAndItsFilesInOrder) {
   for (const int64_t step : {20, 100, 40}) commit(step);
   const auto found = newest_checkpoint(run_.path()).take();
   EXPECT_EQ(found.manifest.id.step, 100);
@@ -40,7 +40,7 @@ TEST_F(NewestCheckpointTest, IsTheOneOfTheGreatestStepWithItsFilesInOrder) {
   EXPECT_EQ(found.manifest, small_checkpoint(100).manifest);
 }
 
-TEST_F(NewestCheckpointTest, PassesOverWhatIsNotWhole) {
+TEST_F(NewestCheckpointTest, SkipsDamagedCheckpoints) {
   commit(20);
   commit(40);
   commit(60);
@@ -56,20 +56,20 @@ TEST_F(NewestCheckpointTest, PassesOverWhatIsNotWhole) {
   EXPECT_NE(checkpoint_of_step(run_.path(), 100).error().message.find("damaged"), std::string::npos);
 }
 
-TEST_F(NewestCheckpointTest, SaysWhyThereIsNone) {
+TEST_F(NewestCheckpointTest, WithoutACheckpointSaysWhy) {
   EXPECT_EQ(refusal(), run_.path().string() + ": has no checkpoint yet");
   commit(20);
   const auto folder = run_ / "checkpoints/step-00000020-g0";
   fs::rename(folder, run_ / "checkpoints/step-00000030-g0");
-  EXPECT_EQ(refusal(), fmt::format("{0}: has no whole checkpoint: {0}/checkpoints/step-00000030-g0/manifest.json: is "
-                                   "of step-00000020-g0, not step-00000030-g0",
+  EXPECT_EQ(refusal(), fmt::format("{0}: has no intact checkpoint: {0}/checkpoints/step-00000030-g0/manifest.json: "
+                                   "belongs to step-00000020-g0, not step-00000030-g0",
                                    run_.path().string()));
   fs::remove(run_ / "checkpoints/step-00000030-g0/manifest.json");
   EXPECT_NE(refusal().find("manifest.json: is missing"), std::string::npos) << refusal();
 }
 
-// As fast as names can change: slower to read than to replace, each one goes while it is looked at.
-TEST_F(NewestCheckpointTest, IsFoundWhileOthersComeAndGo) {
+// Replaces checkpoints as fast as possible: reading takes longer, so each one disappears while it is read.
+TEST_F(NewestCheckpointTest, IsFoundWhileOthersAreWrittenAndRemoved) {
   constexpr int64_t kSteps = 300;
   const auto folder = run_ / "checkpoints";
   const auto aside = run_ / "aside";

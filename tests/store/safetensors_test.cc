@@ -1,4 +1,4 @@
-// What is written is read back, byte for byte; the bytes are those the format prescribes; a full disk leaves nothing.
+// Files are read back byte for byte; their bytes follow the format; a full disk leaves nothing behind.
 // Then files nobody should have written: cut anywhere, flipped anywhere, and headers that lie.
 #include "store/safetensors.h"
 
@@ -81,7 +81,7 @@ TEST(Safetensors, ReadsBackWhatWasWritten) {
   EXPECT_EQ(folder.file_count(), 1u);
 }
 
-TEST(Safetensors, WritesTensorByTensorTheSameFile) {
+TEST(Safetensors, WritingTensorByTensorGivesTheSameFile) {
   const ScratchFolder folder;
   auto tensors = some_tensors();
   ASSERT_TRUE(write_safetensors(folder / "at once", tensors, {{"a", "b"}}).ok());
@@ -91,7 +91,7 @@ TEST(Safetensors, WritesTensorByTensorTheSameFile) {
     auto writer = SafetensorsWriter::create(folder / "one by one", tensors, {{"a", "b"}}).take();
     for (const auto& tensor : all) ASSERT_TRUE(writer.append(tensor.bytes).ok());
     ASSERT_TRUE(writer.commit().ok());
-    // Begun and not finished: nothing is left of it.
+    // Started but not finished: nothing is left.
     auto unfinished = SafetensorsWriter::create(folder / "unfinished", tensors).take();
     ASSERT_TRUE(unfinished.append(all[0].bytes).ok());
   }
@@ -120,7 +120,7 @@ TEST(Safetensors, WritesTheBytesOfTheFormat) {
   EXPECT_EQ(read_file(path).value(), raw_safetensors(padded, "\1\2\3\4!"));
 }
 
-TEST(Safetensors, TheSameInputGivesTheSameBytes) {
+TEST(Safetensors, SameInputGivesTheSameBytes) {
   const ScratchFolder folder;
   ASSERT_TRUE(write_safetensors(folder / "a", some_tensors(), {{"x", "1"}, {"y", "2"}}).ok());
   ASSERT_TRUE(write_safetensors(folder / "b", some_tensors(), {{"y", "2"}, {"x", "1"}}).ok());
@@ -135,7 +135,7 @@ TEST(Safetensors, AFileWithoutTensorsIsValid) {
   EXPECT_TRUE(file.value().tensors().empty());
 }
 
-// Other writers list the header in another order than the bytes lie in; only the bytes' order matters.
+// Other writers may list the header in a different order than the bytes; only the order of the bytes matters.
 TEST(Safetensors, ReadsAHeaderInAnyOrder) {
   const std::string bytes = raw_safetensors(R"({"b":{"data_offsets":[2,3],"shape":[1],"dtype":"U8"},)"
                                             R"("e":{"data_offsets":[2,2],"shape":[0],"dtype":"U8"},)"
@@ -158,7 +158,7 @@ TEST(Safetensors, WriterRefusesMetadataThatIsNotUtf8) {
   EXPECT_EQ(folder.file_count(), 0u);
 }
 
-TEST(SafetensorsDeathTest, WriterStopsOnTensorsThatContradictThemselves) {
+TEST(SafetensorsDeathTest, WriterStopsOnInconsistentTensors) {
   const std::vector<SafetensorsTensor> wrong_size{{"w", Dtype::kF32, {2}, bytes_of("1234567")}};
   EXPECT_DEATH((void)write_safetensors("/nowhere/x", wrong_size),
                "tensor w of shape \\[2\\] and dtype F32 has 7 bytes");
@@ -168,7 +168,7 @@ TEST(SafetensorsDeathTest, WriterStopsOnTensorsThatContradictThemselves) {
   EXPECT_DEATH((void)write_safetensors("/nowhere/x", reserved), "__metadata__");
 }
 
-TEST(Safetensors, AFullDiskLeavesTheOldFileAndNothingElse) {
+TEST(Safetensors, OnAFullDiskKeepsTheOldFileAndNothingElse) {
   const SmallDisk disk(256 << 10);
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
   const auto path = disk.folder() / "model.safetensors";
@@ -187,7 +187,7 @@ TEST(Safetensors, AFullDiskLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(disk.folder().file_count(), 1u);
 }
 
-TEST(TensorBytes, CountsOrRefusesToOverflow) {
+TEST(TensorBytes, CountsBytesOrReportsOverflow) {
   constexpr int64_t kHuge = int64_t{1} << 62;
   EXPECT_EQ(tensor_bytes(Dtype::kF32, std::vector<int64_t>{2, 3}), 24);
   EXPECT_EQ(tensor_bytes(Dtype::kF64, {}), 8);
@@ -200,7 +200,7 @@ TEST(TensorBytes, CountsOrRefusesToOverflow) {
   EXPECT_EQ(tensor_bytes(Dtype::kU8, std::vector<int64_t>{5, 0}), 0);
 }
 
-TEST(Dtype, NamesAndSizesAreTheFormats) {
+TEST(Dtype, NamesAndSizesMatchTheFormat) {
   const std::vector<std::pair<std::string, int64_t>> expected{{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2},
                                                               {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},
                                                               {"U8", 1},  {"BOOL", 1}};
@@ -365,10 +365,10 @@ TEST(SafetensorsHostile, RefusesMetadataThatIsNotTexts) {
   expect_refused({
       {R"({"__metadata__":1})", "", "\"__metadata__\": is a number, needs an object"},
       {R"({"__metadata__":[]})", "", "\"__metadata__\": is a list, needs an object"},
-      {R"({"__metadata__":{"a":1}})", "", "\"__metadata__\": \"a\" is not a text"},
-      {R"({"__metadata__":{"a":["b"]}})", "", "\"__metadata__\": \"a\" is not a text"},
+      {R"({"__metadata__":{"a":1}})", "", "\"__metadata__\": \"a\" is not text"},
+      {R"({"__metadata__":{"a":["b"]}})", "", "\"__metadata__\": \"a\" is not text"},
       {R"({"__metadata__":{"a":{"b":"c"}}})", "", "\"__metadata__\": has an object inside it"},
-      {R"({"__metadata__":{"a":null}})", "", "\"__metadata__\": \"a\" is not a text"},
+      {R"({"__metadata__":{"a":null}})", "", "\"__metadata__\": \"a\" is not text"},
   });
 }
 
@@ -378,7 +378,7 @@ TEST(SafetensorsHostile, RefusesLayoutsThatDoNotFit) {
                        R"("b":{{"dtype":"U8","shape":[2],"data_offsets":{}}}}})",
                        a, b);
   };
-  const std::string counted = "tensor \"w\": shape has more bytes than can be counted";
+  const std::string counted = "tensor \"w\": shape has too many bytes";
   expect_refused({
       {tensor("\"F32\"", "[2]", "[0,7]"), "1234567",
        "tensor \"w\": data_offsets are [0, 7], but shape and dtype need 8 bytes"},

@@ -1,5 +1,5 @@
 // A disk that fails at its nth operation, or a process that is killed there, so that a test can interrupt a write at
-// every point it has. Operations are counted from 1; those before the nth are the real ones.
+// every operation. Operations are counted from 1; those before the nth work normally.
 #pragma once
 
 #include <fcntl.h>
@@ -26,11 +26,10 @@ enum class Fault {
   kNoSpace,     // the same with ENOSPC
   kShortWrite,  // the first write from operation n on takes half of its bytes, the next operation fails with ENOSPC
   kCrash,       // operation n and all after it fail and do nothing: the process was killed
-  // The machine lost its power: as kCrash, and what was not synced before is lost. Files are cut to half of their size,
-  // names that were made, moved or removed are as they were at the last sync of their folder.
+  // The machine lost its power: like kCrash, and everything that was not synced is lost. Files are cut to half their
+  // size; created, moved and removed names are as they were at the last sync of their folder.
   kPowerLoss,
-  // The same on a disk that is ahead with removing: files and folders that were removed stay so, though nobody synced
-  // it.
+  // The same on a disk that removes early: removed files and folders stay removed although nobody synced that.
   kPowerLossAfterRemovals
 };
 
@@ -61,10 +60,10 @@ class FaultyFileSystem : public FileSystem {
   const std::vector<std::string>& operations() const { return operations_; }
   bool fault_happened() const { return happened_; }
 
-  // The next operation of that name fails with EIO, whatever else is to happen.
+  // The next operation of that name fails with EIO, in addition to the fault.
   void fail_next(std::string operation) { failing_ = std::move(operation); }
 
-  // Now, if the fault is a crash or a power loss that did not happen: when there was no operation n.
+  // Crashes or loses power now, if that did not happen because there was no operation n.
   void crash() {
     if (std::exchange(crashed_, true)) return;
     if (is_power_loss(fault_)) lose_unsynced();
@@ -73,7 +72,7 @@ class FaultyFileSystem : public FileSystem {
   int create_unique(std::string& pattern, mode_t mode) override {
     if (refuse("create")) return -1;
     const int descriptor = FileSystem::create_unique(pattern, mode);
-    // The copy reaches the file after its close and under whatever name.
+    // The duplicate reaches the file after its close and under any name.
     if (descriptor >= 0 && saved_) files_.emplace_back(descriptor, OpenFile{::dup(descriptor)});
     if (descriptor >= 0) note({Change::kMade, pattern, {}, {}});
     return descriptor;
@@ -96,16 +95,16 @@ class FaultyFileSystem : public FileSystem {
   int fsync(int descriptor) override {
     if (refuse("fsync")) return -1;
     set_unsynced(descriptor, false);
-    return 0;  // the bookkeeping is the point; the disk under a test need not spin
+    return 0;  // only the bookkeeping matters; tests need no real sync
   }
 
-  // The descriptor is gone even when this fails, as it would be.
+  // The descriptor is closed even if this fails, as on a real system.
   int close(int descriptor) override {
     const bool refused = refuse("close");
     const int reason = errno;
     FileSystem::close(descriptor);
     for (auto& [number, file] : files_) {
-      if (number == descriptor) number = -1;  // the number may come again
+      if (number == descriptor) number = -1;  // the number may be reused
     }
     errno = reason;
     return refused ? -1 : 0;
@@ -153,7 +152,7 @@ class FaultyFileSystem : public FileSystem {
     bool unsynced = false;
   };
 
-  // A change to the names in a folder that no sync of it has followed.
+  // A change of the names in a folder that has not been synced.
   struct Change {
     enum Kind { kMade, kMoved, kUnlinked, kRemovedFolder } kind;
     std::string path;
@@ -217,7 +216,7 @@ class FaultyFileSystem : public FileSystem {
       const Change change = changes_[i];
       changes_.erase(changes_.begin() + static_cast<ptrdiff_t>(i));
       if (change.kind == Change::kRemovedFolder) {
-        // What was changed inside it before has gone with it.
+        // Earlier changes inside it have disappeared with it.
         const auto inside = [&](const Change& earlier) { return earlier.path.starts_with(change.path + "/"); };
         const auto gone = std::remove_if(changes_.begin(), changes_.begin() + static_cast<ptrdiff_t>(i), inside);
         const auto end = changes_.begin() + static_cast<ptrdiff_t>(i);
@@ -225,7 +224,7 @@ class FaultyFileSystem : public FileSystem {
         changes_.erase(gone, end);
       }
       if (change.kind != Change::kMoved) continue;
-      // It can no longer be undone, so what was changed inside the folder before is found under the new name.
+      // It can no longer be undone, so earlier changes inside the folder are now under the new name.
       for (size_t j = 0; j < i; ++j) move_inside(changes_[j], change);
     }
   }
@@ -256,7 +255,7 @@ class FaultyFileSystem : public FileSystem {
         std::filesystem::remove_all(change.path, code);
         break;
       case Change::kMoved:
-        // It may have been removed since.
+        // It may have been removed in the meantime.
         if (std::filesystem::exists(change.to, code)) std::filesystem::rename(change.to, change.path, code);
         if (!change.saved.empty()) std::filesystem::rename(change.saved, change.to, code);
         break;
@@ -279,7 +278,7 @@ class FaultyFileSystem : public FileSystem {
   bool rest_of_write_fails_ = false;
   std::vector<std::pair<int, OpenFile>> files_;
   std::vector<Change> changes_;
-  std::optional<ScratchFolder> saved_;  // only if something may have to be brought back
+  std::optional<ScratchFolder> saved_;  // only if something may have to be restored
 };
 
 }  // namespace thinpipe::test

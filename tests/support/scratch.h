@@ -1,4 +1,4 @@
-// Places for tests to write: a folder of their own, and a disk small enough to fill.
+// Where tests write: a folder of their own, and a disk small enough to fill.
 #pragma once
 
 #include <sched.h>
@@ -14,7 +14,7 @@
 
 namespace thinpipe::test {
 
-// An empty folder, removed with all it holds.
+// An empty folder that is removed with its contents.
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -39,8 +39,8 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-// A tmpfs of that size over a scratch folder. Needs the right to mount: check mounted(), and skip with why_not() when
-// it is false. The mount is seen by this process alone, so that nothing is left behind even if the test dies.
+// A tmpfs of that size over a scratch folder. Needs the right to mount: check mounted(), and skip with why_not() if it
+// is false. Only this process sees the mount, so nothing is left behind even if the test dies.
 class SmallDisk {
  public:
   explicit SmallDisk(size_t bytes) {

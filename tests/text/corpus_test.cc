@@ -24,7 +24,7 @@ using test::user_error;
 using test::write_file;
 using Documents = std::vector<std::string>;
 
-// What `action` says in a process of its own that has lost root's right to read everything.
+// The output of `action` in a child process that has given up root's right to read everything.
 template <class Action>
 std::string said_as_nobody(const Action& action) {
   constexpr uid_t kNobody = 65534;
@@ -38,7 +38,7 @@ std::string said_as_nobody(const Action& action) {
     std::string said = "(cannot become nobody)";
     try {
       if (dropped) said = action();
-    } catch (const std::exception& error) {  // never back into the tests of the parent
+    } catch (const std::exception& error) {  // must not return into the parent's tests
       said = error.what();
     }
     ::_exit(::write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
@@ -125,7 +125,7 @@ TEST(Corpus, WalksAFolderInTheOrderOfPathsWithoutHiddenFiles) {
   EXPECT_EQ(documents(Corpus::open(folder.path())), (Documents{"0", "1", "2", "4", "5", "6"}));
 }
 
-TEST(Corpus, AFolderThatLinksToItselfEnds) {
+TEST(Corpus, DoesNotFollowAFolderThatLinksToItself) {
   const ScratchFolder folder;
   write_file(folder / "a.txt", "text");
   std::filesystem::create_directory_symlink(folder.path(), folder / "loop");
@@ -138,7 +138,7 @@ TEST(Corpus, NamesFileLineAndByteOfInvalidUtf8) {
   write_file(path, "good\nbad \xC3(\n");
   EXPECT_EQ(documents(Corpus::open(path)),
             Documents{"error: " + path + ": line 2 (byte 9): invalid UTF-8; the corpus must be UTF-8 text"});
-  // Far behind the first document, and cut off by the end of the file.
+  // Far after the first document, and truncated by the end of the file.
   const std::string text = test::english(5000, 1);
   write_file(path, text + "end \xF0\x9F\x98");
   EXPECT_EQ(documents(Corpus::open(path)),
@@ -157,7 +157,7 @@ TEST(Corpus, AnErrorEndsTheReading) {
   EXPECT_TRUE(after.ok() && !after.value());
 }
 
-TEST(Corpus, NamesTheJsonLineThatIsNoDocument) {
+TEST(Corpus, NamesTheJsonLineThatIsNotADocument) {
   const ScratchFolder folder;
   const std::string path = folder / "a.jsonl";
   for (const std::string bad : {"{\"text\": 5}", "{\"txt\": \"a\"}", "[\"text\"]", "\"text\"", "{\"text\": \"a\"",
@@ -175,7 +175,7 @@ TEST(Corpus, NamesTheJsonLineThatIsNoDocument) {
 TEST(Corpus, RefusesAJsonLineTooLongToHold) {
   const ScratchFolder folder;
   write_file(folder / "a.jsonl", "{\"text\": \"fine\"}\n");
-  // A hole of zeros: 65 MiB without a line end that take no space.
+  // A sparse file: 65 MiB of zeros without a line end, without disk space.
   std::filesystem::resize_file(folder / "a.jsonl", 65 << 20);
   const auto parts = documents(Corpus::open(folder / "a.jsonl"));
   ASSERT_EQ(parts.size(), 1U);
@@ -190,7 +190,7 @@ TEST(Corpus, RefusesASourceThatIsNotThere) {
                 "\": No such file or directory; give \"kjv\", a text or .jsonl file, or a folder of them");
   EXPECT_EQ(user_error([&] { Corpus::open(folder.path()); }),
             "data.corpus: folder " + folder.path().string() +
-                " holds no files: needs text or .jsonl files, not hidden, in it or below it");
+                " has no files: needs text or .jsonl files, not hidden, in it or below it");
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(user_error([&] { Corpus::open(folder / "pipe"); }),
             "data.corpus = \"" + (folder / "pipe").string() +
@@ -234,7 +234,7 @@ std::string content_hash(const Documents& parts) {
   return hash.hex();
 }
 
-TEST(ContentHash, TellsWhereDocumentsEnd) {
+TEST(ContentHash, DependsOnWhereDocumentsEnd) {
   EXPECT_EQ(content_hash({"ab", "c"}), content_hash({"ab", "c"}));
   EXPECT_NE(content_hash({"ab", "c"}), content_hash({"a", "bc"}));
   EXPECT_NE(content_hash({"ab", "c"}), content_hash({"abc"}));
@@ -272,7 +272,7 @@ TEST(Utf8, CutsALineThatIsTooLongBetweenCharacters) {
   // Even a target of one byte makes progress.
   EXPECT_EQ(cut_length("\U0001F600\U0001F600", 1), 4U);
   EXPECT_EQ(cut_length("a\U0001F600\U0001F600", 1), 1U);
-  // What is not UTF-8 has no such place, and is cut at the limit.
+  // Invalid UTF-8 has no such position and is cut at the limit.
   EXPECT_EQ(cut_length(std::string(30, '\x80'), 5), 10U);
 }
 

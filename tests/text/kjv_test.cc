@@ -10,7 +10,7 @@
 namespace thinpipe {
 namespace {
 
-// Sets a variable of the environment for one test.
+// Sets an environment variable for one test.
 class Environment {
  public:
   Environment(const char* name, const std::string& value) : name_(name) {
@@ -46,7 +46,7 @@ TEST(Kjv, SaysWhatToInstallWhenTheProgramIsMissing) {
   EXPECT_EQ(folder.file_count(), 0U);
 }
 
-TEST(Kjv, RefusesAProgramThatFailsOrIsAnother) {
+TEST(Kjv, RefusesAProgramThatFailsOrPrintsSomethingElse) {
   const test::ScratchFolder folder;
   const Environment data("THINPIPE_DATA_DIR", folder.path());
   const Environment path("PATH", folder.path());
@@ -76,7 +76,7 @@ TEST(Kjv, HasADocumentPerChapterAndALinePerVerse) {
       chapters.front().starts_with("In the beginning God created the heaven and the earth.\nAnd the earth was"));
   EXPECT_TRUE(chapters.back().ends_with("The grace of our Lord Jesus Christ be with you all. Amen.\n"));
 
-  // The second call needs no program; a damaged copy is printed again.
+  // The second call does not run the program; a damaged copy is made again.
   const std::string text = read_file(folder / "corpora/kjv.txt").take();
   {
     const Environment path("PATH", folder.path());

@@ -51,7 +51,7 @@ struct Setting {
   }
 };
 
-// Two copies of a prepared corpus, beside it, with manifests whose ids begin alike; both ids, the smaller first.
+// Makes two copies of a prepared corpus whose ids begin alike. Returns both ids, the smaller first.
 inline std::pair<std::string, std::string> make_ids_alike(const PreparedCorpus& corpus,
                                                           const std::filesystem::path& cache) {
   std::map<std::string, Manifest> seen;

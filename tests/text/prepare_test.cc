@@ -1,5 +1,5 @@
-// A corpus prepared from end to end: what lands in which split, what the identity depends on, every interruption, and
-// the line that shows progress.
+// Prepares a corpus from end to end: which documents go to which split, what the identity depends on, every
+// interruption, and the progress line.
 #include "text/prepare.h"
 
 #include <gtest/gtest.h>
@@ -151,7 +151,7 @@ TEST(Prepare, TheSecondCallOnlyReadsTheSource) {
   EXPECT_EQ(second.id, first.id);
   EXPECT_EQ(phases, std::set<std::string>{"reading the corpus"});
   EXPECT_EQ(fs::last_write_time(second.folder), written);
-  // Not even a lock: the cache may be one that can only be read.
+  // Not even a lock: the cache may be read-only.
   EXPECT_EQ(fs::last_write_time(second.folder.parent_path()), touched);
   EXPECT_EQ(setting.prepared_entries(), 1U);
 }
@@ -161,7 +161,7 @@ TEST(Prepare, TheIdentityDependsOnContentAndSettingsNotOnPlaces) {
   const Setting there(jsonl(sixty_documents()), "elsewhere.jsonl");
   const std::string id = here.prepare().id;
   EXPECT_EQ(there.prepare().id, id);
-  // In one cache, where settings that share a key would find each other's folder.
+  // In one cache, where settings with equal keys would find each other's folder.
   Setting changed;
   EXPECT_EQ(changed.prepare().id, id);
   changed.data.val_fraction = 0.3;
@@ -197,7 +197,7 @@ TEST(Prepare, MakesADamagedFolderAgain) {
   EXPECT_EQ(setting.prepare().id, good.id);
 }
 
-TEST(Prepare, ProcessesAtOnceAgree) {
+TEST(Prepare, ConcurrentProcessesGetTheSameCorpus) {
   const Setting setting;
   const std::string id = Setting().prepare().id;
   std::vector<pid_t> children;
@@ -222,7 +222,7 @@ TEST(Prepare, ProcessesAtOnceAgree) {
   EXPECT_EQ(setting.prepared_entries(), 1U);
 }
 
-TEST(Prepare, TakesATokenizerItIsGiven) {
+TEST(Prepare, UsesAGivenTokenizer) {
   const Setting first;
   const auto trained = first.prepare();
   Setting second(jsonl({english(50, 7), english(50, 8), english(50, 9)}));
@@ -237,10 +237,9 @@ TEST(Prepare, TakesATokenizerItIsGiven) {
   second.data.tokenizer = second.folder / "no.model";
   EXPECT_EQ(second.error(), "data.tokenizer: cannot read " + second.data.tokenizer + ": No such file or directory");
   second.data.tokenizer = second.data.corpus;
-  EXPECT_EQ(
-      second.error(),
-      "data.tokenizer: " + second.data.corpus +
-          ": not a complete sentencepiece model: needs a whole .model file, as `thinpipe tokenizer train` writes one");
+  EXPECT_EQ(second.error(),
+            "data.tokenizer: " + second.data.corpus +
+                ": not a complete sentencepiece model: needs a .model file, as written by `thinpipe tokenizer train`");
 }
 
 TEST(Prepare, CutsASmallCorpusFineEnoughToSplit) {
@@ -256,36 +255,36 @@ TEST(Prepare, CutsASmallCorpusFineEnoughToSplit) {
     const double share = static_cast<double>(val.text_bytes) / static_cast<double>(val.text_bytes + train.text_bytes);
     EXPECT_GT(share, 0.01);
     EXPECT_LT(share, 0.3);
-    // Nothing lost: the bytes of the text itself.
+    // Nothing is lost: these are the bytes of the text.
     EXPECT_EQ(train.text_bytes + val.text_bytes, english(name == "b.txt" ? 4000 : 200, 1).size());
   }
 }
 
 TEST(Prepare, RefusesACorpusWithoutText) {
   EXPECT_EQ(Setting("", "a.txt").error().substr(0, 15), "data.corpus = \"");
-  EXPECT_TRUE(Setting("", "a.txt").error().ends_with("a.txt\" holds no text: give a larger one, or \"kjv\""));
+  EXPECT_TRUE(Setting("", "a.txt").error().ends_with("a.txt\" has no text: give a larger corpus, or \"kjv\""));
   EXPECT_TRUE(
-      Setting("\n\n{\"text\": \"\"}\n").error().ends_with("c.jsonl\" holds no text: give a larger one, or \"kjv\""));
+      Setting("\n\n{\"text\": \"\"}\n").error().ends_with("c.jsonl\" has no text: give a larger corpus, or \"kjv\""));
   EXPECT_TRUE(
       Setting("ab", "a.txt")
           .error()
-          .ends_with("has 2 bytes of text, too little to set validation text aside: give a larger one, or \"kjv\""));
+          .ends_with("has 2 bytes of text, too little for a validation split: give a larger corpus, or \"kjv\""));
 }
 
-TEST(Prepare, PassesOnWhatIsWrongWithTheSource) {
+TEST(Prepare, ReportsErrorsOfTheSource) {
   const Setting setting("fine\n\xFF\n", "a.txt");
   EXPECT_EQ(setting.error(), setting.data.corpus + ": line 2 (byte 5): invalid UTF-8; the corpus must be UTF-8 text");
   EXPECT_EQ(setting.prepared_entries(), 0U);
   Setting large_vocab;
   large_vocab.data.vocab = 50000;
-  EXPECT_TRUE(large_vocab.error().starts_with("data.vocab = 50000 is more than the training text can fill; "));
+  EXPECT_TRUE(large_vocab.error().starts_with("data.vocab = 50000 is too large: the training text has at most "));
   EXPECT_EQ(large_vocab.prepared_entries(), 0U);
   Setting fraction;
   fraction.data.val_fraction = 1;
   EXPECT_EQ(fraction.error(), "data.val_fraction = 1 must be at least 0 and below 1");
 }
 
-TEST(Prepare, NoticesASourceThatChangesUnderIt) {
+TEST(Prepare, RefusesASourceThatChangesWhileItIsRead) {
   const Setting setting;
   bool changed = false;
   const auto change = [&](std::string_view phase, uint64_t, uint64_t) {
@@ -300,9 +299,9 @@ TEST(Prepare, NoticesASourceThatChangesUnderIt) {
   EXPECT_EQ(setting.prepared_entries(), 0U);
 }
 
-TEST(Prepare, AFullDiskLeavesNothingHalfWritten) {
+TEST(Prepare, OnAFullDiskLeavesNothingBehind) {
   const Setting setting;
-  // Room for the tokenizer but not for the shards; then not even for that.
+  // Room for the tokenizer but not for the shards; then for neither.
   for (const size_t bytes : {32 << 10, 12 << 10}) {
     const test::SmallDisk disk(bytes);
     if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
@@ -339,7 +338,7 @@ void kill_preparation(const Setting& setting, std::string_view phase, size_t n) 
   ASSERT_TRUE(WIFSIGNALED(status));
 }
 
-TEST(Prepare, KilledInTheMiddle_LeavesNothingThatIsUsed_AndTheNextOneWorks) {
+TEST(Prepare, KilledInTheMiddle_LeavesNothingThatIsUsed_AndTheNextCallWorks) {
   const Setting undisturbed;
   const std::string id = undisturbed.prepare().id;
   for (const auto& [phase, n] : {std::pair{"training the tokenizer", 30}, std::pair{"tokenizing", 1},
@@ -356,7 +355,7 @@ TEST(Prepare, KilledInTheMiddle_LeavesNothingThatIsUsed_AndTheNextOneWorks) {
     kill_preparation(setting, phase, static_cast<size_t>(n));
     setting.data.vocab = 402;
     setting.prepare();
-    EXPECT_EQ(setting.prepared_entries(), 2U) << "two whole corpora";
+    EXPECT_EQ(setting.prepared_entries(), 2U) << "two complete corpora";
   }
 }
 
@@ -380,7 +379,7 @@ TEST(Prepare, TheNumberOfThreadsDoesNotChangeTheResult) {
   }
 }
 
-TEST(PrepareFaults, EveryFailureOfTheDiskLeavesTheWholeOrNothingThatCounts) {
+TEST(PrepareFaults, EveryDiskFaultLeavesACompleteCorpusOrNothingThatIsUsed) {
   Setting trained;
   const auto tokenizer = trained.prepare().tokenizer;
   const auto content =
@@ -439,7 +438,7 @@ std::string written(bool live, ManualClock& clock, const Report& report) {
   return read_file(folder / "out").take();
 }
 
-TEST(PrepareLine, ElsewhereThanOnATerminalSaysEachPhaseAndThenItsStateEveryFewSeconds) {
+TEST(PrepareLine, InAFilePrintsEachPhaseAndThenItsStateEveryFewSeconds) {
   ManualClock clock;
   const auto out = written(false, clock, [&](PrepareLine& line) {
     line("reading the corpus", 1'000'000, 0);
@@ -459,7 +458,7 @@ TEST(PrepareLine, ElsewhereThanOnATerminalSaysEachPhaseAndThenItsStateEveryFewSe
             "data: tokenizing 18.0 of 100.0 MB, 2.0 MB/s, 42s left\n");
 }
 
-TEST(PrepareLine, OnATerminalIsOneLineRewrittenAndThenGone) {
+TEST(PrepareLine, OnATerminalRewritesOneLineAndRemovesIt) {
   ManualClock clock;
   const auto out = written(true, clock, [&](PrepareLine& line) {
     line("tokenizing", 0, 10'000'000);
@@ -474,7 +473,7 @@ TEST(PrepareLine, OnATerminalIsOneLineRewrittenAndThenGone) {
             "\r\033[K");
 }
 
-TEST(PrepareLine, SaysNothingOfItsOwnAccord) {
+TEST(PrepareLine, PrintsNothingWithoutAReport) {
   ManualClock clock;
   EXPECT_EQ(written(true, clock, [](PrepareLine&) {}), "");
   EXPECT_EQ(written(false, clock, [](PrepareLine& line) { line("waiting", 0, 0); }), "data: waiting\n");

@@ -30,7 +30,7 @@ TEST(Prepared, FindsACorpusByFolderIdPrefixAndSource) {
   }
 }
 
-TEST(Prepared, SaysWhichCorporaAWordCouldMean) {
+TEST(Prepared, AmbiguousNameListsTheMatchingCorpora) {
   Setting setting;
   const auto one = setting.prepare();
   setting.data.vocab = 401;
@@ -50,7 +50,7 @@ TEST(Prepared, SaysWhichCorporaAWordCouldMean) {
                         ids(one.id, other.id)));
 }
 
-TEST(Prepared, ABeginningOfTwoIdsIsNotEnough) {
+TEST(Prepared, RefusesACommonPrefixOfTwoIds) {
   Setting setting;
   const auto corpus = setting.prepare();
   const auto [one, other] = test::make_ids_alike(corpus, setting.cache());
@@ -62,7 +62,7 @@ TEST(Prepared, ABeginningOfTwoIdsIsNotEnough) {
   EXPECT_EQ(found(other, setting), other);
 }
 
-TEST(Prepared, ListsWhatIsWholeAndWhatIsDamaged) {
+TEST(Prepared, ListsIntactAndDamagedCorpora) {
   Setting setting;
   EXPECT_TRUE(list_prepared(setting.cache()).empty());
   const auto corpus = setting.prepare();
@@ -135,7 +135,7 @@ TEST(Manifest, RefusesAnyKeyMissingAddedOrOfAnotherType) {
 
 TEST(Manifest, RefusesAnyOtherSpelling) {
   const std::string text = manifest_text(some_manifest());
-  const std::string refusal = "m.json: not a manifest of a prepared corpus, version 1, as thinpipe writes it";
+  const std::string refusal = "m.json: not a version 1 manifest of a prepared corpus";
   for (const std::string& other : {std::string(), std::string("{}"), std::string("[]"), std::string("nonsense"),
                                    nlohmann::json::parse(text).dump(), text + " ", text.substr(0, text.size() - 1)}) {
     const auto parsed = parse_manifest(other, "m.json");

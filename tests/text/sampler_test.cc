@@ -29,7 +29,7 @@ TEST(Sampler, CountsWindowsThatHaveATargetForEveryInput) {
   EXPECT_EQ(window_count(2, 1), 1U);
 }
 
-TEST(Sampler, SaysWhatWouldFitACorpusShorterThanASequence) {
+TEST(Sampler, RefusesACorpusShorterThanASequence) {
   EXPECT_EQ(require_windows(5, 4, "training"), 1U);
   EXPECT_EQ(test::user_error([] { require_windows(200, 256, "training"); }),
             "train.seq_len = 256 is longer than the training split of 200 tokens; use at most 199 or a larger "
@@ -58,8 +58,8 @@ TEST(Sampler, OrderDependsOnCorpusSeedAndPass) {
   EXPECT_NE(order, order_of_pass("corpus", 7, 100, 1));
 }
 
-// Checked once against a second implementation, written from docs/data.md; a change would silently give every resumed
-// run other data.
+// Checked once against a second implementation, written from docs/data.md. A change would silently give every resumed
+// run different data.
 TEST(Sampler, GoldenWindows) {
   const TrainSampler sampler("6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b", 1, 1000);
   std::vector<uint64_t> first;
@@ -70,7 +70,7 @@ TEST(Sampler, GoldenWindows) {
   EXPECT_EQ(later, (std::vector<uint64_t>{672, 489, 996, 862, 133, 859}));
 }
 
-TEST(Sampler, EveryWindowComesEarlyAsOftenAsAnyOther) {
+TEST(Sampler, EveryWindowComesFirstEquallyOften) {
   // Over many passes the first place of the pass goes to each of 10 windows about equally: chi-square with 9 degrees
   // of freedom exceeds 33.7 once in 10000 tries, and this one try is fixed.
   const TrainSampler sampler("corpus", 3, 10);
@@ -86,11 +86,11 @@ TEST(Sampler, NeighbouringSamplesAreNotNeighbouringWindows) {
   const auto order = order_of_pass("corpus", 3, 2000, 0);
   size_t adjacent = 0;
   for (size_t i = 1; i < order.size(); ++i) adjacent += order[i] == order[i - 1] + 1;
-  // One is expected of a random order.
+  // A random order has one on average.
   EXPECT_LT(adjacent, 10U);
 }
 
-TEST(KeyedPermutation, IsABijectionOnLargeDomainsAsFarAsSampled) {
+TEST(KeyedPermutation, IsABijectionOnSamplesOfLargeDomains) {
   const uint64_t size = (uint64_t{1} << 40) + 12345;
   const KeyedPermutation permute(1, 2, size);
   std::vector<uint64_t> images;

@@ -1,4 +1,4 @@
-// The shard format byte by byte, and files that are not one.
+// The shard format byte by byte, and files that are not shards.
 #include "text/shards.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
     auto writer = TokenShardWriter::create(folder / "x.bin", vocab).take();
     std::vector<int32_t> tokens;
     const CounterRng rng(1, "tokens");
-    // More than the writer holds back before it writes.
+    // More than the writer buffers.
     for (uint64_t i = 0; i < 700'000; ++i) tokens.push_back(static_cast<int32_t>(test::below(rng, vocab, i)));
     for (size_t start = 0; start < tokens.size(); start += 99'999) {
       writer.append(std::span(tokens).subspan(start, std::min<size_t>(99'999, tokens.size() - start))).take();
@@ -79,7 +79,7 @@ TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
 
 TEST(TokenShard, MayBeEmpty) { EXPECT_EQ(refusal(shard_bytes({}, 10)), "(accepted)"); }
 
-TEST(TokenShard, AppearsWhenItIsFinishedOrNotAtAll) {
+TEST(TokenShard, AppearsOnlyWhenFinished) {
   const ScratchFolder folder;
   {
     auto writer = TokenShardWriter::create(folder / "x.bin", 4096).take();
@@ -99,7 +99,7 @@ TEST(TokenShard, EveryTruncationAndExtensionIsRefused) {
   }
 }
 
-TEST(TokenShard, EveryChangeOfTheHeaderIsRefused) {
+TEST(TokenShard, EveryBitFlipInTheHeaderIsRefused) {
   const std::string good = shard_bytes(kTokens, 4096);
   ASSERT_EQ(refusal(good), "(accepted)");
   for (size_t offset = 0; offset < kShardHeaderBytes; ++offset) {
@@ -118,14 +118,14 @@ TEST(TokenShard, SaysWhatIsWrongWithAFile) {
     std::memcpy(changed.data() + 4 * index, &value, sizeof value);
     return refusal(changed);
   };
-  EXPECT_EQ(refusal("hello"), "x.bin: not a token shard: 5 bytes, and the header alone has 1024");
+  EXPECT_EQ(refusal("hello"), "x.bin: not a token shard: it has 5 bytes, but the header alone needs 1024");
   EXPECT_EQ(refusal(std::string(2000, 'a')), "x.bin: not a token shard: magic is 1633771873, not 20240520 or 20240801");
   EXPECT_EQ(with(1, 2), "x.bin: not a token shard: version is 2; with magic 20240520 only 1 is known");
   EXPECT_EQ(with(2, -1), "x.bin: not a token shard: the header counts -1 tokens");
-  EXPECT_EQ(with(2, 7), "x.bin: not a token shard: 1036 bytes, where the header's 7 tokens make 1038");
-  // The largest count there is must not wrap around to something that fits.
+  EXPECT_EQ(with(2, 7), "x.bin: not a token shard: it has 1036 bytes, but the 7 tokens of the header make 1038");
+  // The largest possible count must not wrap around to a size that fits.
   EXPECT_EQ(with(2, INT32_MAX),
-            "x.bin: not a token shard: 1036 bytes, where the header's 2147483647 tokens make 4294968318");
+            "x.bin: not a token shard: it has 1036 bytes, but the 2147483647 tokens of the header make 4294968318");
   EXPECT_EQ(with(255, 1), "x.bin: not a token shard: the header's unused part is not zero");
 }
 
@@ -157,15 +157,14 @@ TEST(TokenShard, AnIdBeyondTheVocabularyIsFoundWhereverItIs) {
             (folder / "x.bin").string() + ": token 5 at position 0 is not below the vocabulary of 5");
 }
 
-TEST(TokenShard, SaysThatAFileWasCutShortWhileItWasRead) {
+TEST(TokenShard, ReportsAFileTruncatedAfterOpening) {
   const ScratchFolder folder;
   test::write_file(folder / "x.bin", shard_bytes(kTokens, 4096));
   const auto shard = TokenShard::open(folder / "x.bin").take();
   std::filesystem::resize_file(folder / "x.bin", 1024 + 6);
   std::vector<int32_t> out(3);
   EXPECT_TRUE(shard.read(0, out).ok());
-  EXPECT_EQ(shard.read(1, out).error().message,
-            (folder / "x.bin").string() + ": has been cut short since it was opened");
+  EXPECT_EQ(shard.read(1, out).error().message, (folder / "x.bin").string() + ": was truncated after it was opened");
   EXPECT_FALSE(shard.check_ids_below(4096).ok());
 }
 
@@ -180,17 +179,17 @@ uint64_t resident_bytes(const std::string& field) {
   return 0;
 }
 
-TEST(TokenShard, WindowsFromAllOverAGigabyteLeaveNothingInMemory) {
+TEST(TokenShard, ReadingAGigabyteKeepsNothingInMemory) {
 #ifdef THINPIPE_SANITIZED
-  GTEST_SKIP() << "a sanitizer has a memory of its own";
+  GTEST_SKIP() << "a sanitizer uses extra memory";
 #endif
   constexpr uint64_t kTokenCount = 500'000'000;
-  // The windows of 20'000 places, had they stayed, are at least 160 MB.
+  // The windows of 20'000 places would take at least 160 MB.
   constexpr uint64_t kAllowedBytes = 32 << 20;
   const ScratchFolder folder;
   const int32_t header[] = {20240520, 1, static_cast<int32_t>(kTokenCount)};
   test::write_file(folder / "x.bin", {reinterpret_cast<const char*>(header), sizeof header});
-  // A hole: it reads as token 0 and takes no room on the disk.
+  // A sparse file: it reads as token 0 and takes no space on the disk.
   std::filesystem::resize_file(folder / "x.bin", 1024 + 2 * kTokenCount);
   const auto shard = TokenShard::open(folder / "x.bin").take();
   constexpr uint64_t kSeqLen = 4096;
@@ -206,7 +205,7 @@ TEST(TokenShard, WindowsFromAllOverAGigabyteLeaveNothingInMemory) {
   EXPECT_LT(resident_bytes("VmRSS"), before + kAllowedBytes);
 }
 
-TEST(TokenShardDeathTest, RefusesWhatOnlyAFaultOfOursCanAsk) {
+TEST(TokenShardDeathTest, OutOfRangeRequestsStopTheProgram) {
   const ScratchFolder folder;
   test::write_file(folder / "x.bin", shard_bytes(kTokens, 4096));
   const auto shard = TokenShard::open(folder / "x.bin").take();

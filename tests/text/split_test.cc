@@ -12,7 +12,7 @@ namespace {
 
 using test::validation_of;
 
-TEST(DocumentSplit, IsAPureFunctionOfTheIndexNearTheFraction) {
+TEST(DocumentSplit, DependsOnTheIndexAloneAndMeetsTheFraction) {
   const auto few = validation_of(100, 0.05);
   const auto many = validation_of(20'000, 0.05);
   EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));
@@ -20,8 +20,8 @@ TEST(DocumentSplit, IsAPureFunctionOfTheIndexNearTheFraction) {
   EXPECT_NEAR(static_cast<double>(std::count(many.begin(), many.end(), true)), 1000, 125);
 }
 
-// Checked once against a second implementation, written from docs/data.md and docs/rng.md; a change would put what a
-// run was trained on into its validation.
+// Checked once against a second implementation, written from docs/data.md and docs/rng.md. A change would move
+// documents that a run was trained on into its validation split.
 TEST(DocumentSplit, GoldenDocuments) {
   const auto indices = [](double fraction) {
     std::vector<size_t> found;

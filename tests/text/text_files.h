@@ -1,4 +1,4 @@
-// What the tests of text/ share: small files, small English, the documents of a source.
+// Shared by the tests of text/: small files, made-up English, the documents of a source.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// Lines of made-up English, a different one for every seed; enough of it for a tokenizer of a few hundred pieces.
+// Lines of made-up English, different for every seed; enough for a tokenizer of a few hundred pieces.
 inline std::string english(size_t lines, uint64_t seed) {
   static constexpr std::string_view kWords[] = {"the",   "river", "and",    "mountain", "walked", "slowly",
                                                 "under", "a",     "bright", "morning",  "with",   "seven",
@@ -43,7 +43,7 @@ inline std::string english(size_t lines, uint64_t seed) {
   return text;
 }
 
-// The UTF-8 form of a code point, also of those UTF-8 has no place for.
+// The UTF-8 form of a code point, including those that UTF-8 does not allow.
 inline std::string encoded(uint32_t code) {
   const auto tail = [&](int shift) { return static_cast<char>(0x80 | (code >> shift & 0x3F)); };
   if (code < 0x80) return {static_cast<char>(code)};
@@ -72,7 +72,7 @@ inline std::string random_piece(const CounterRng& rng, uint64_t& draw) {
   }
 }
 
-// Valid UTF-8 of up to forty such pieces, the same for the same number.
+// Valid UTF-8 of up to forty such pieces, a function of the number.
 inline std::string random_text(uint64_t number) {
   const CounterRng rng(number, "random text");
   uint64_t draw = 0;
@@ -81,7 +81,7 @@ inline std::string random_text(uint64_t number) {
   return text;
 }
 
-// Every document, or the error as the only one.
+// All documents, or the error as the only one.
 inline std::vector<std::string> documents(const Corpus& corpus, DocumentSizes sizes = {}) {
   std::vector<std::string> all;
   DocumentReader reader = corpus.read(sizes);
@@ -94,7 +94,7 @@ inline std::vector<std::string> documents(const Corpus& corpus, DocumentSizes si
   }
 }
 
-// Which of n documents are validation, said independently of preparation.
+// Which of n documents are validation documents, computed independently of preparation.
 inline std::vector<bool> validation_of(size_t n, double fraction) {
   DocumentSplit split(fraction);
   for (size_t i = 0; i < n; ++i) split.add();

@@ -1,5 +1,5 @@
-// Text through the tokenizer and back, bit by bit; what training refuses; what a .model says about itself, and files
-// that are not one.
+// Round trips of text through the tokenizer; what training refuses; the contents of a .model, and files that are not
+// models.
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 using test::english;
 using test::user_error;
 
-// One document after another, then the end.
+// A source that gives these documents and then ends.
 DocumentSource source_of(std::vector<std::string> parts) {
   return [parts = std::move(parts), next = size_t{0}](std::string& document) mutable -> Result<bool> {
     if (next == parts.size()) return false;
@@ -46,16 +46,16 @@ const Tokenizer& small_tokenizer() {
 void expect_round_trip(const Tokenizer& tokenizer, const std::string& text) {
   const auto ids = tokenizer.encode(text);
   for (const int32_t id : ids) {
-    ASSERT_TRUE(id > 2 && id < tokenizer.vocab()) << "a control token or none at all: " << id;
+    ASSERT_TRUE(id > 2 && id < tokenizer.vocab()) << "not an ordinary token: " << id;
   }
   EXPECT_EQ(tokenizer.decode(ids).take(), text);
-  // As a document is stored.
+  // As documents are stored.
   std::vector<int32_t> document = {tokenizer.bos()};
   document.insert(document.end(), ids.begin(), ids.end());
   EXPECT_EQ(tokenizer.decode(document).take(), text);
 }
 
-TEST(Tokenizer, GivesBackAThousandRandomStrings) {
+TEST(Tokenizer, RoundTripsAThousandRandomStrings) {
   for (uint64_t i = 0; i < 1000; ++i) {
     const std::string text = test::random_text(i);
     ASSERT_EQ(valid_utf8_prefix(text), text.size());
@@ -64,13 +64,13 @@ TEST(Tokenizer, GivesBackAThousandRandomStrings) {
   }
 }
 
-TEST(Tokenizer, GivesBackEveryPlaceASpaceCanBe) {
+TEST(Tokenizer, RoundTripsSpacesInEveryPlace) {
   for (const std::string text : {"", " ", "  ", "a", " a", "  a", "a ", "a  b", "\n", "\n a", " \n ", "a \n\n  b\n"}) {
     expect_round_trip(small_tokenizer(), text);
   }
 }
 
-TEST(Tokenizer, ReadsTheMetaspaceBackAsASpaceAndNothingElse) {
+TEST(Tokenizer, ReadsOnlyTheMetaspaceBackAsASpace) {
   const auto& tokenizer = small_tokenizer();
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("a\u2581b \u2581")).take(), "a b  ");
   EXPECT_EQ(tokenizer.encode("a\u2581b"), tokenizer.encode("a b"));
@@ -84,8 +84,8 @@ TEST(Tokenizer, NumbersItsControlTokensAsLlamaDoes) {
   EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{1, 2}).take(), "");
 }
 
-TEST(Tokenizer, DecodesBytesThatMakeNoCharacter) {
-  // Byte tokens follow the three control tokens: 0xC3 alone is no character.
+TEST(Tokenizer, DecodesInvalidBytesToTheReplacementCharacter) {
+  // Byte tokens follow the three control tokens: 0xC3 alone is not a character.
   EXPECT_EQ(small_tokenizer().decode(std::vector<int32_t>{3 + 0xC3}).take(), "\uFFFD");
   EXPECT_EQ(small_tokenizer().decode(std::vector<int32_t>{3 + 0xC3, 3 + 0xA9}).take(), "\u00E9");
 }
@@ -97,16 +97,15 @@ TEST(Tokenizer, RefusesAnIdBeyondItsVocabulary) {
             "token -1 at position 0 is not in the vocabulary of 400");
 }
 
-TEST(Tokenizer, RefusesFilesThatAreNoModel) {
+TEST(Tokenizer, RefusesFilesThatAreNotModels) {
   const test::ScratchFolder folder;
   EXPECT_EQ(Tokenizer::load(folder / "no.model").error().message,
             "cannot read " + (folder / "no.model").string() + ": No such file or directory");
   EXPECT_FALSE(Tokenizer::load(folder.path()).ok());
   test::write_file(folder / "x.model", "In the beginning was the word.\n");
-  EXPECT_EQ(
-      Tokenizer::load(folder / "x.model").error().message,
-      (folder / "x.model").string() +
-          ": not a complete sentencepiece model: needs a whole .model file, as `thinpipe tokenizer train` writes one");
+  EXPECT_EQ(Tokenizer::load(folder / "x.model").error().message,
+            (folder / "x.model").string() +
+                ": not a complete sentencepiece model: needs a .model file, as written by `thinpipe tokenizer train`");
   EXPECT_FALSE(Tokenizer::parse("", "x").ok());
 }
 
@@ -133,7 +132,7 @@ TEST(Tokenizer, SurvivesCutAndFlippedModels) {
   };
   size_t accepted = 0;
   for (size_t length = 0; length < good.size(); length += 13) accepted += try_out(good.substr(0, length));
-  // Only what comes after the normaliser can be missed: the empty specification at the very end.
+  // Only a cut after the normaliser can go unnoticed: the empty specification at the very end.
   EXPECT_LE(accepted, 1U);
   const CounterRng rng(3, "flips");
   for (uint64_t i = 0; i < 200; ++i) {
@@ -148,15 +147,15 @@ TEST(TokenizerTraining, IsDeterministic) {
   EXPECT_NE(train({english(300, 1), english(300, 3)}, 400), small_model());
 }
 
-TEST(TokenizerTraining, LearnsWhatComesAroundALineEnd) {
-  // Every line ends ".\n"; one token for both shows that lines were not trained on one by one.
+TEST(TokenizerTraining, LearnsPiecesAroundLineEnds) {
+  // Every line ends ".\n"; one token for both shows that training did not go line by line.
   const auto ids = small_tokenizer().encode("x.\n");
   EXPECT_EQ(small_tokenizer().decode(std::vector<int32_t>{ids.back()}).take(), ".\n");
 }
 
 TEST(TokenizerTraining, NamesTheVocabularyThatWouldFit) {
   EXPECT_EQ(user_error([] { train({english(20, 1)}, 30000); }),
-            "data.vocab = 30000 is more than the training text can fill; it has pieces for at most 506");
+            "data.vocab = 30000 is too large: the training text has at most 506 pieces");
   EXPECT_EQ(train({english(20, 1)}, 506).empty(), false);
   EXPECT_EQ(user_error([] { train({english(20, 1)}, 260); }),
             "data.vocab = 260 is too small: this corpus needs at least 296, for 37 characters, 256 bytes and 3 control "
@@ -171,7 +170,7 @@ TEST(TokenizerTraining, RefusesTextItCanLearnNothingFrom) {
   EXPECT_TRUE(user_error([&] { train({std::string(5, '\0')}, 300); }).find("data.vocab = 300") != std::string::npos);
 }
 
-TEST(TokenizerTraining, PassesOnAnErrorOfTheSource) {
+TEST(TokenizerTraining, ReturnsTheErrorOfTheSource) {
   bool first = true;
   const DocumentSource broken = [&](std::string& document) -> Result<bool> {
     if (!std::exchange(first, false)) return Error{"a.txt: line 7: broken"};
@@ -182,8 +181,8 @@ TEST(TokenizerTraining, PassesOnAnErrorOfTheSource) {
 }
 
 TEST(TokenizerTraining, SamplesALargeCorpusEvenly) {
-  // As if the corpus had 64 MiB: a quarter of the chunks is taken, from the start and from the end. Each tenth of the
-  // documents has a word of its own that is learned only if one of its chunks was.
+  // As if the corpus had 64 MiB: a quarter of the chunks is taken, from the start to the end. Each tenth of the
+  // documents has a special word that is learned only if one of its chunks was taken.
   std::vector<std::string> parts;
   for (int tenth = 0; tenth < 10; ++tenth) {
     std::string text;
@@ -204,7 +203,7 @@ ModelProto trained(const Options& options) {
   return parse_model_proto(test::train_with(options, english(60, 1))).take();
 }
 
-TEST(ModelProto, KnowsTheKindOfTokenizerThatIsTrainedHere) {
+TEST(ModelProto, DescribesOurOwnTokenizers) {
   const auto& facts = small_tokenizer().facts();
   EXPECT_TRUE(facts.bpe);
   EXPECT_TRUE(facts.byte_fallback);
@@ -218,7 +217,7 @@ TEST(ModelProto, KnowsTheKindOfTokenizerThatIsTrainedHere) {
   EXPECT_EQ(facts.unknown, 0);
 }
 
-TEST(ModelProto, HasEveryPieceAsSentencepieceUsesIt) {
+TEST(ModelProto, HasTheSamePiecesAsSentencepiece) {
   const auto& tokenizer = small_tokenizer();
   EXPECT_EQ(tokenizer.piece(0).type, PieceType::kUnknown);
   EXPECT_EQ(tokenizer.piece(1).type, PieceType::kControl);
@@ -231,7 +230,7 @@ TEST(ModelProto, HasEveryPieceAsSentencepieceUsesIt) {
   for (int32_t id = 259; id < 400; ++id) {
     const Piece& piece = tokenizer.piece(id);
     EXPECT_EQ(piece.type, PieceType::kNormal);
-    // BPE counts its pieces downwards from 0, in the order they were found.
+    // BPE numbers its scores downwards from 0, in the order in which pieces were found.
     EXPECT_EQ(piece.score, static_cast<float>(259 - id));
     if (!piece.text.starts_with("\u2581")) {
       EXPECT_EQ(tokenizer.decode(std::vector{id}).take(), piece.text);
@@ -239,7 +238,7 @@ TEST(ModelProto, HasEveryPieceAsSentencepieceUsesIt) {
   }
 }
 
-TEST(ModelProto, TellsOtherTokenizersApart) {
+TEST(ModelProto, DistinguishesOtherTokenizers) {
   const auto unigram = trained({{"model_type", "unigram"}, {"vocab_size", "80"}}).facts;
   EXPECT_FALSE(unigram.bpe);
   EXPECT_FALSE(unigram.byte_fallback);
@@ -276,7 +275,7 @@ std::string field(int number, std::string_view bytes) {
 
 std::string refusal(std::string_view model) { return parse_model_proto(model).error().message; }
 
-TEST(ModelProto, RefusesBytesThatAreNoMessage) {
+TEST(ModelProto, RefusesBytesThatAreNotAMessage) {
   using namespace std::string_view_literals;
   for (const auto broken :
        {"\x80"sv, "\x08"sv,
@@ -284,30 +283,30 @@ TEST(ModelProto, RefusesBytesThatAreNoMessage) {
         "abc"sv,
         "\x0D\x01\x02\x03"sv, "\x09\x01"sv, "\x0B"sv, "\x0C"sv, "\x00\x01"sv,
         "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01"sv, "\x20\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x02"sv}) {
-    EXPECT_EQ(refusal(broken), "the model is cut short or not a protobuf message");
+    EXPECT_EQ(refusal(broken), "the model is truncated or not a protobuf message");
   }
-  EXPECT_EQ(refusal(field(1, field(1, "a")) + field(1, "\x0A\x09")), "piece 1 is cut short or not a protobuf message");
-  EXPECT_EQ(refusal(field(2, "\xFF")), "the trainer's specification is cut short or not a protobuf message");
-  EXPECT_EQ(refusal(field(3, "\xFF")), "the normaliser's specification is cut short or not a protobuf message");
+  EXPECT_EQ(refusal(field(1, field(1, "a")) + field(1, "\x0A\x09")), "piece 1 is truncated or not a protobuf message");
+  EXPECT_EQ(refusal(field(2, "\xFF")), "the trainer's specification is truncated or not a protobuf message");
+  EXPECT_EQ(refusal(field(3, "\xFF")), "the normaliser's specification is truncated or not a protobuf message");
 }
 
 TEST(ModelProto, RefusesFieldsOfAnotherType) {
-  EXPECT_EQ(refusal("\x08\x01"), "the model has a field 1 that it cannot have");
-  EXPECT_EQ(refusal(field(1, "\x08\x01")), "piece 0 has a field 1 that it cannot have");
-  EXPECT_EQ(refusal(field(1, field(2, "x"))), "piece 0 has a field 2 that it cannot have");
-  EXPECT_EQ(refusal(field(1, "\x18\x07")), "piece 0 has a field 3 that it cannot have");
-  EXPECT_EQ(refusal(field(2, field(3, "x"))), "the trainer's specification has a field 3 that it cannot have");
-  EXPECT_EQ(refusal(field(3, field(4, "x"))), "the normaliser's specification has a field 4 that it cannot have");
-  // What is not looked at may be anything.
+  EXPECT_EQ(refusal("\x08\x01"), "the model has an invalid field 1");
+  EXPECT_EQ(refusal(field(1, "\x08\x01")), "piece 0 has an invalid field 1");
+  EXPECT_EQ(refusal(field(1, field(2, "x"))), "piece 0 has an invalid field 2");
+  EXPECT_EQ(refusal(field(1, "\x18\x07")), "piece 0 has an invalid field 3");
+  EXPECT_EQ(refusal(field(2, field(3, "x"))), "the trainer's specification has an invalid field 3");
+  EXPECT_EQ(refusal(field(3, field(4, "x"))), "the normaliser's specification has an invalid field 4");
+  // Fields that are not read may hold anything.
   EXPECT_EQ(parse_model_proto(field(9, "x") + "\x50\x01" + field(1, field(9, "x"))).take().pieces.size(), 1U);
 }
 
-TEST(ModelProto, SeesSpacesThatAreNotEscaped) {
-  // No trainer writes such a model; models are changed by hand.
+TEST(ModelProto, ReadsUnescapedSpaces) {
+  // No trainer writes such a model, but people edit models by hand.
   EXPECT_FALSE(parse_model_proto(field(3, std::string_view("\x28\x00", 2))).take().facts.escape_whitespaces);
 }
 
-TEST(ModelProto, SeesRulesForDecoding) {
+TEST(ModelProto, ReadsDecodingRules) {
   EXPECT_TRUE(parse_model_proto(field(5, field(2, "rules"))).take().facts.has_denormalizer_rules);
   EXPECT_FALSE(parse_model_proto(field(5, field(1, "none"))).take().facts.has_denormalizer_rules);
 }

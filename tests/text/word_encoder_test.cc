@@ -1,4 +1,4 @@
-// Word by word or at once: the same ids, for every text.
+// Encoding word by word gives the same ids as encoding the whole text.
 #include "text/word_encoder.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ std::vector<int32_t> by_words(WordEncoder& encoder, std::string_view text) {
   return ids;
 }
 
-TEST(WordEncoder, GivesTheIdsOfTheWholeText) {
+TEST(WordEncoder, MatchesEncodingTheWholeText) {
   const auto tokenizer = Tokenizer::load(test::Setting().prepare().tokenizer).take();
   WordEncoder encoder(tokenizer);
   ASSERT_TRUE(encoder.by_words());
@@ -56,7 +56,7 @@ TEST(WordEncoder, GivesTheIdsOfTheWholeText) {
     }
     texts.push_back(text);
   }
-  for (int round = 0; round < 2; ++round) {  // the second time from memory
+  for (int round = 0; round < 2; ++round) {  // the second time from the cache
     for (const auto& text : texts) ASSERT_EQ(by_words(encoder, text), tokenizer.encode(text)) << '"' << text << '"';
   }
 }

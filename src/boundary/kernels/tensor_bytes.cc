@@ -12,8 +12,7 @@
 namespace thinpipe {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "the wire is little-endian and so is every machine we run on");
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian, as is every machine we run on");
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Tensors and token ids to bytes and back: where the boundary meets host memory.
+// Converts tensors and token ids to bytes and back. Only here the boundary accesses host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,9 +18,9 @@ Result<at::Tensor> unpack_tensor(Pack pack, std::span<const std::byte> in, int64
                                  const at::TensorOptions& options);
 
 // Token ids on the wire (docs/wire.md): per sequence its valid length (uint32), then B x (T+1) ids of id_bytes(V), all
-// little-endian; ids_bytes (boundary/sizes.h) in all.
+// little-endian; ids_bytes (boundary/sizes.h) in total.
 void write_ids(const at::Tensor& tokens, int64_t vocab, std::span<std::byte> out);  // (B, T+1) int64
-// (B, T+1) int64 on the CPU. Fails when an id is not below V or a valid length is not T. `in` must be ids_bytes long.
+// (B, T+1) int64 on the CPU. An error if an id is not below V or a valid length is not T. `in` must be ids_bytes long.
 Result<at::Tensor> read_ids(std::span<const std::byte> in, int64_t sequences, int64_t length, int64_t vocab);
 
 }  // namespace thinpipe

@@ -1,5 +1,5 @@
-// The operations of ops.h in tensor algebra: any device, any floating type, no fusion. The tables that the operations
-// read are made here too.
+// The operations of ops.h in tensor algebra, for any device and floating type, without fusion. Also makes the tables
+// that the operations read.
 #include <ATen/ATen.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
-// Causal attention on a CPU: per (sequence, key/value head), query rows in blocks whose scores stay in cache, products
-// by BLAS on strided views of qkv, probabilities rebuilt in the backward pass from the saved log-sum-exp. Memory beyond
-// the inputs and outputs is two (kQueryBlock x T) buffers per thread.
+// Causal attention on a CPU, per sequence and key/value head. Query rows are handled in blocks whose scores stay in
+// cache, BLAS multiplies strided views of qkv, and the backward pass recomputes the probabilities from the saved
+// log-sum-exp. Needs two (kQueryBlock x T) buffers per thread besides inputs and outputs.
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -39,7 +39,7 @@ void multiply(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t 
               b.data, static_cast<int>(b.stride), beta, c.data, static_cast<int>(c.stride));
 }
 
-// Where one sequence's heads lie in qkv (or in its gradient), in the output, and in the scratch.
+// Where the heads of one sequence are in qkv (or its gradient), in the output, and in the scratch memory.
 template <class T>
 struct Head {
   T *q, *k, *v;
@@ -92,7 +92,7 @@ void backward_head(Head<const T> in, const T* output, const T* d_output, const T
   }
 }
 
-// body(sequence, head) for all; the heads that share a key/value head stay on one thread, in order.
+// Calls body(sequence, head) for all; heads that share a key/value head stay on one thread, in order.
 template <class Body>
 void for_each_head(const AttentionShape& shape, const Body& body) {
   const int64_t group = shape.heads / shape.kv_heads;

@@ -1,4 +1,4 @@
-// Compiled once per instruction set with THINPIPE_KERNELS naming the namespace (src/model/CMakeLists.txt).
+// Compiled once per instruction set; THINPIPE_KERNELS names the namespace (src/model/CMakeLists.txt).
 #include "model/kernels/cpu_kernels.h"
 
 #include <math.h>
@@ -6,8 +6,8 @@
 namespace thinpipe::THINPIPE_KERNELS {
 namespace {
 
-// exp by range reduction, 2^n * exp(r) with |r| <= ln2 / 2, and a polynomial: unlike expf it vectorises. Within 2 ulp
-// of exp on [-87, 88] (a test compares), 0 or a huge finite number beyond.
+// exp by range reduction, 2^n * exp(r) with |r| <= ln2 / 2, and a polynomial. Unlike expf, it vectorises. Within 2 ulp
+// of exp on [-87, 88] (checked by a test); 0 or a huge finite number outside.
 inline float exp_of(float x) {
   constexpr float kLog2e = 1.44269504f;
   constexpr float kLn2High = 0.693359375f;

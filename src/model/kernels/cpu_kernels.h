@@ -1,9 +1,9 @@
 // The model's element-wise work on one CPU core, as plain loops over rows. Each function has an ATen twin in
-// aten_ops.cc that says the same in tensor algebra. cpu_kernels.cc is compiled once per instruction set, and
-// cpu_kernels<T>() picks the best one that this machine has.
+// aten_ops.cc that computes the same in tensor algebra. cpu_kernels.cc is compiled once per instruction set, and
+// cpu_kernels<T>() picks the best one for this machine.
 //
-// No ATen and no C++ library here: an inline function instantiated under -march=x86-64-v3 could otherwise be the copy
-// that the linker keeps for the whole program.
+// No ATen and no C++ library here: the linker might otherwise keep an inline function compiled with -march=x86-64-v3
+// for the whole program.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct CpuKernels {
   void (*rms_norm_backward)(const T* dh, const T* x, const T* s, const T* g, int64_t rows, int64_t d, T* dx, T* dg);
 
   // Rotates pairs (i, i + head_dim/2) of each head in place; sign -1 rotates back.
-  //   qk: (rows, heads * head_dim), rows `row_stride` apart; cos, sin: (positions, head_dim/2); row r stands at
+  //   qk: (rows, heads * head_dim), rows `row_stride` apart; cos, sin: (positions, head_dim/2); row r has
   //   position (first_row + r) % positions.
   void (*rope)(T* qk, int64_t row_stride, int64_t first_row, int64_t rows, int64_t positions, int64_t heads,
                int64_t head_dim, const T* cos, const T* sin, T sign);
@@ -27,16 +27,16 @@ struct CpuKernels {
   void (*swiglu)(const T* gate_up, int64_t rows, int64_t m, T* y);
   void (*swiglu_backward)(const T* dy, const T* gate_up, int64_t rows, int64_t m, T* d_gate_up);
 
-  // Row r of the block may see keys 0..first_row + r; the rest become 0.
+  // Row r of the block may attend to keys 0..first_row + r; the rest become 0.
   //   scores, in place: (rows, keys) with keys = first_row + rows -> softmax(scale * scores); lse: (rows)
   void (*causal_softmax)(T* scores, int64_t rows, int64_t first_row, T scale, T* lse);
-  // probabilities from scores and lse, in place.
+  // Computes the probabilities from scores and lse, in place.
   void (*causal_softmax_again)(T* scores, int64_t rows, int64_t first_row, T scale, const T* lse);
   // d_scores = scale * p o (dp - delta), in place of dp.   p, dp: (rows, keys); delta: (rows)
   void (*softmax_backward)(const T* p, T* dp, int64_t rows, int64_t keys, T scale, const T* delta);
 
-  // The anchor table's two halves (METHOD 1b), over the distinct tokens [0, unique) of a microbatch. order lists the
-  // rows token by token, those of token t at order[offsets[t] .. offsets[t+1]).
+  // The two directions of the anchor table (METHOD 1b), over the distinct tokens [0, unique) of a microbatch. order
+  // lists the rows token by token; those of token t are order[offsets[t] .. offsets[t+1]).
   //   y_r = a_r * y_r + b_r * table[t]              y: (rows, n), holding c M on entry; table: (unique, n)
   void (*table_read)(T* y, const T* a, const T* b, const T* table, const int64_t* order, const int64_t* offsets,
                      int64_t unique, int64_t n);

@@ -1,5 +1,5 @@
-// The operations of ops.h on a CPU: checks, splits rows over threads, calls the fused kernels. Each begins by handing
-// tensors that the kernels cannot take to its ATen twin. Attention has a file of its own, cpu_attention.cc.
+// The operations of ops.h on a CPU: they check their input, split the rows over threads and call the fused kernels. For
+// tensors that the kernels cannot take, they call the ATen twin. Attention is in cpu_attention.cc.
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -13,7 +13,7 @@
 namespace thinpipe::ops {
 namespace {
 
-// Rows per task: enough work to pay for a thread, few enough to balance.
+// Rows per task: enough work to pay for a thread, few enough to balance the load.
 constexpr int64_t kGrain = 32;
 
 }  // namespace
@@ -43,7 +43,7 @@ void rms_norm_backward(const at::Tensor& dh, const at::Tensor& x, const at::Tens
   if (!fused(x)) return aten_ops::rms_norm_backward(dh, x, s, gain, dx, d_gain);
   TP_CHECK(dh.is_contiguous() && x.is_contiguous() && dx.is_contiguous(), "rms_norm_backward needs contiguous tensors");
   const int64_t rows = x.size(0), d = x.size(1);
-  // One partial sum per thread, added in thread order: the same bits for the same number of threads.
+  // One partial sum per thread, added in thread order: the bits depend only on the number of threads.
   const auto partial = at::zeros({at::get_num_threads(), d}, x.options());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm_backward", [&] {
     const auto *dh_data = dh.data_ptr<scalar_t>(), *x_data = x.data_ptr<scalar_t>(), *s_data = s.data_ptr<scalar_t>(),
@@ -106,7 +106,7 @@ double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradie
   if (!fused(logits)) return aten_ops::cross_entropy_(logits, targets, gradient, scale);
   TP_CHECK(logits.is_contiguous() && targets.is_contiguous(), "cross_entropy needs contiguous tensors");
   const int64_t rows = logits.size(0), vocab = logits.size(1);
-  // Per-row sums would depend on how rows fall to threads; per-block sums of a fixed size do not.
+  // Sums per thread would depend on how rows are assigned to threads; sums per block of fixed size do not.
   const int64_t blocks = (rows + kGrain - 1) / kGrain;
   std::vector<double> sums(static_cast<size_t>(blocks));
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "cross_entropy", [&] {

@@ -1,4 +1,4 @@
-// Which build of cpu_kernels.cc this machine runs.
+// Chooses the build of cpu_kernels.cc for this machine.
 #include "model/kernels/cpu_kernels.h"
 
 namespace thinpipe {

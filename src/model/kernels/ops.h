@@ -1,6 +1,6 @@
-// The differentiable operations of a block that are not matrix products, forward and backward as free functions.
-// Each runs the fused CPU kernel when fused() holds, else its ATen twin (any device).
-// Tensors are contiguous unless said otherwise; rows = B*T, and row r of a microbatch stands at position r % T.
+// The differentiable operations of a block that are not matrix products, forward and backward, as free functions. Each
+// uses the fused CPU kernel if fused() holds, else its ATen twin (any device). Tensors are contiguous unless stated
+// otherwise; rows = B*T, and row r of a microbatch has position r % T.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,12 +36,12 @@ struct RopeTable {
   at::Tensor sin;  // (T, head_dim/2)
 };
 
-// The distinct tokens of a microbatch and where they stand.
+// The distinct tokens of a microbatch and where they occur.
 struct TokenIndex {
   at::Tensor unique;   // (u) the ids, ascending
-  at::Tensor inverse;  // (rows) which of them each row holds
+  at::Tensor inverse;  // (rows) the index in `unique` of each row's token
   at::Tensor order;    // (rows) the rows, token by token
-  at::Tensor offsets;  // (u + 1) where in `order` a token's rows begin
+  at::Tensor offsets;  // (u + 1) where the rows of each token begin in `order`
 };
 TokenIndex index_tokens(const at::Tensor& ids);  // (rows) int64
 
@@ -54,7 +54,7 @@ RopeTable make_rope_table(int64_t positions, int64_t head_dim, double base, cons
 
 namespace ops {
 
-// Whether the kernels can take this tensor: float32 or float64, on a CPU.
+// Whether the kernels accept this tensor: float32 or float64, on a CPU.
 bool fused(const at::Tensor& tensor);
 
 Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps);
@@ -88,7 +88,7 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
 
 }  // namespace ops
 
-// The same operations in plain tensor algebra: the fallback, and the naive twin that the kernels are tested against.
+// The same operations in plain tensor algebra: the fallback, and the naive twin in tests of the kernels.
 namespace aten_ops {
 
 Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps);

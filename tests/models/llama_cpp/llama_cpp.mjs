@@ -1,8 +1,8 @@
 // Runs a GGUF file in llama.cpp: node llama_cpp.mjs MODEL.gguf TASKS.json > RESULTS.json
 //
-// TASKS: { "tokenize": [text...],        plain text: control tokens typed in it are text, none is added
-//          "sequences": [[id...]...],    fed as they are, one id after the other
-//          "choose": [[id...]...],       fed one by one, begin-of-text among them; what is chosen is not fed
+// TASKS: { "tokenize": [text...],        plain text: control tokens typed in it are text, no tokens are added
+//          "sequences": [[id...]...],    fed unchanged, one id after the other
+//          "choose": [[id...]...],       fed one by one, including begin-of-text; the chosen tokens are not fed
 //          "generate": [{"prompt": [id...], "tokens": n}...],
 //          "all_logits": bool, "detokenize": bool, "threads": n }
 // RESULTS: { "bos": id, "eos": id, "add_bos": bool,
@@ -11,7 +11,7 @@
 //                             "next": ln of the probability of the sequence's next id (null at its end),
 //                             "logits": [V numbers] if all_logits }...]...],
 //            "chosen": [[id...]...],      at temperature 0 after each position
-//            "generated": [[id...]...],   the likeliest next id, again and again
+//            "generated": [[id...]...],   always the most likely next id
 //            "texts": [text...] of what was generated, if detokenize }
 import {readFileSync, writeSync} from "node:fs";
 import {getLlama} from "node-llama-cpp";
@@ -22,7 +22,7 @@ const sequences = tasks.sequences ?? [];
 const choices = tasks.choose ?? [];
 const prompts = tasks.generate ?? [];
 
-// Temperature 0 takes the likeliest; nothing else that bends logits is on.
+// Temperature 0 takes the most likely token; no other sampling option is on.
 const plain = {temperature: 0, topK: 0, topP: 1, minP: 0, repeatPenalty: undefined};
 
 function logSumExp(logits) {
@@ -46,7 +46,7 @@ async function forced(sequence, ids) {
     });
 }
 
-// The way a program that generates takes it, a call per position.
+// Like a program that generates: one call per position.
 async function chosen(sequence, ids) {
     await sequence.clearHistory();
     const tokens = [];
@@ -70,7 +70,7 @@ async function generated(sequence, prompt, count) {
     return ids;
 }
 
-// Whatever the library has to say goes to standard error: standard output is the results alone.
+// Messages of the library go to standard error: standard output contains only the results.
 console.log = console.info = console.warn = console.error;
 const llama = await getLlama({build: "never", gpu: false, logLevel: "warn", progressLogs: false});
 const model = await llama.loadModel({modelPath});
@@ -90,7 +90,7 @@ if (longest > 0) {
         contextSize: Math.max(64, longest + 8),
         sequences: 1,
         flashAttention: false,
-        // llama.cpp's threads wait by spinning, which is slow where other tests run beside.
+        // llama.cpp's threads spin while they wait, which is slow while other tests run.
         threads: tasks.threads ?? 1
     });
     const sequence = context.getSequence();
@@ -99,10 +99,10 @@ if (longest > 0) {
     for (const {prompt, tokens} of prompts) results.generated.push(await generated(sequence, prompt, tokens));
 }
 if (tasks.detokenize) {
-    // With the prompt before it, as a text's first space is not its own.
+    // Together with the prompt, because the first space of a text is dropped.
     results.texts = results.generated.map((ids, n) => model.detokenize(ids, false, prompts[n].prompt));
 }
-// Synchronous and whole, however long: a pipe takes it in parts.
+// Written synchronously and completely: a pipe takes long output in parts.
 const bytes = Buffer.from(JSON.stringify(results));
 for (let written = 0; written < bytes.length;) {
     try {
