@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -63,15 +62,6 @@ class Boundary {
   // The step was applied, or (false) it is as if it had not been.
   virtual void commit(bool /*apply*/) {}
 };
-
-// The kinds there are. A run's follows from its model.mode.
-struct BoundaryKind {
-  std::string_view name;
-  std::unique_ptr<Boundary> (*make)(const Cut& cut);
-  // "" or one sentence that names the key, its value and what would be right.
-  std::string (*refuses)(const RunConfig& config);
-};
-std::span<const BoundaryKind> boundary_kinds();
 
 std::unique_ptr<Boundary> make_boundary(const Cut& cut);
 

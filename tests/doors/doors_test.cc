@@ -14,7 +14,7 @@
 #include "net/invite.h"
 #include "net/tunnel.h"
 #include "run/coordinator_line.h"
-#include "run/core/coordinator_core.h"
+#include "run/core/run_rules.h"
 #include "run/join.h"
 
 namespace thinpipe {
@@ -34,7 +34,7 @@ class Doors : public ::testing::Test {
     serving_ =
         std::make_unique<RunningProgram>(program_, Arguments{"serve", "small.toml", "--listen", "127.0.0.1",
                                                              "--run-dir", run_.string(), "--set", "pipeline.stages=2"});
-    ASSERT_TRUE(serving_->wait_for_output("to bring somebody in")) << serving_->err();
+    ASSERT_TRUE(serving_->wait_for_output("to let machines join")) << serving_->err();
     const auto place = Json::parse(read_file(run_ / "coordinator.json").take());
     coordinator_ = place.at("address");
     run_id_ = place.at("run");
@@ -195,7 +195,7 @@ TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
   const auto tunnel = Tunnel::open(channel(tls_channel(member("other"))), tunnel_hello(run_id_, 0, 0, true));
   EXPECT_FALSE(tunnel.ok());
   EXPECT_TRUE(says("other does not hold the first stage"));
-  EXPECT_TRUE(says("'block-000' is not of a stage that other holds"));
+  EXPECT_TRUE(says("other does not hold 'block-000'"));
   // The right certificate under another's name, at both doors.
   grpc::ClientContext context;
   const auto stream = other->Attend(&context);

@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "net/memory_link.h"
 #include "net/packet_link.h"
+#include "support/draw.h"
 
 namespace thinpipe {
 
@@ -39,7 +40,7 @@ inline MessageBytes test_message(uint64_t seed, uint64_t number, size_t bytes) {
 
 // Of varying size, sometimes empty.
 inline MessageBytes small_message(uint64_t seed, uint64_t number) {
-  return test_message(seed, number, CounterRng(seed, "size").below(200, number));
+  return test_message(seed, number, test::below(CounterRng(seed, "size"), 200, number));
 }
 
 inline MessageBytes bytes_of(std::string_view text) {
