@@ -20,7 +20,6 @@
 
 namespace thinpipe {
 
-
 inline constexpr size_t kMaxTunnelBytes = size_t{64} << 10;
 
 // Ok lets an end in; an error refuses it, and it gets the message. Called by gRPC's own threads, several at once: it

@@ -285,6 +285,8 @@ StagePlace stage_place(const RunConfig& config, size_t number) {
   return {number, static_cast<size_t>(config.pipeline.stages), blocks_of_stage(config, static_cast<int64_t>(number))};
 }
 
+size_t max_payload_bytes(const RunConfig& config, int64_t vocab) { return boundary_sizes(config, vocab).largest(); }
+
 PacketRules packet_rules(const RunConfig& config, int64_t cut) {
   constexpr int64_t kMostEvaluationBatches = int64_t{1} << 20;
   return {

@@ -39,6 +39,8 @@ int threads_for(const RunConfig& config);
 
 // What may cross cut `cut` of the run, for one end of its link.
 PacketRules packet_rules(const RunConfig& config, int64_t cut);
+// The largest payload of a packet across any cut.
+size_t max_payload_bytes(const RunConfig& config, int64_t vocab);
 
 // The part of a checkpoint that belongs to one unit of the model.
 struct UnitState {

@@ -129,7 +129,7 @@ TEST_F(PacketLinkTest, AFullOutboxMakesSendWaitUntilAnInterruptOrAClose) {
     });
     while (sent < 8) std::this_thread::yield();
     // Every chance for a sender that does not wait.
-    for (int turn = 0; turn < 1000; ++turn) std::this_thread::yield();
+    for (int turn = 0; turn < 100; ++turn) std::this_thread::yield();
     if (interrupts) link->interrupt(kEpoch + 1, "epoch 6 has begun");
     if (!interrupts) link->close("epoch 6 has begun");
     sender.join();

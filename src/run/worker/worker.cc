@@ -14,7 +14,6 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/result.h"
-#include "boundary/sizes.h"
 #include "config/config_file.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
@@ -278,7 +277,7 @@ class Worker {
             options_.coordinator,
             options_.listen,
             options_.announce,
-            boundary_sizes(config_, run_.vocab()).largest(),
+            max_payload_bytes(config_, run_.vocab()),
             [this](const std::string& reason) {
               log_warn("refused a connection: {}", reason);
               control::FromWorker message;
