@@ -10,7 +10,7 @@
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "net/invite.h"
+#include "net/addresses.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "run/coordinator/serve.h"

@@ -96,7 +96,7 @@ void require_table(const std::string& folder, const RunConfig& config, int64_t v
 
 void train_here(const TrainArguments& arguments, const RunConfig& config, bool live) {
   const auto corpus = prepared(config, live);
-  BatchSource batches(corpus, config.train);
+  CorpusBatches batches(corpus, config.train);
   require_table(arguments.run_dir, config, corpus.vocab);
   auto folder = RunFolder::create(arguments.run_dir, config).take();
   keep_corpus(folder.path(), corpus).take();
@@ -143,7 +143,7 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
 
 int begin(const TrainArguments& arguments, const RunConfig& config, bool live) {
   const auto corpus = prepared(config, live);
-  const BatchSource checked(corpus, config.train);  // refuses a corpus that is too short before the run begins
+  const CorpusBatches checked(corpus, config.train);  // refuses a corpus that is too short before the run begins
   require_table(arguments.run_dir, config, corpus.vocab);
   return train_as_processes(create_run_folder(arguments.run_dir, config).take(), config, corpus, live);
 }
@@ -158,7 +158,7 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
     PrepareLine line(stdout, live, clock);
     return corpus_of_run(folder, wanted.data, data_dir(), std::ref(line));
   }();
-  const BatchSource checked(corpus, wanted.train);
+  const CorpusBatches checked(corpus, wanted.train);
   return train_as_processes(folder, change_run(folder, overrides), corpus, live);
 }
 

@@ -347,8 +347,7 @@ void add_link(Table& table) {
   SectionKeys add(
       table, "link", [](auto& config) -> auto& { return config.link; },
       "How much the links between stages are slowed down, for runs on one machine. A value applies to all cuts, or is "
-      "a "
-      "list with one entry per cut (`\"80mbit, 20mbit\"`); an entry may be forward/backward (`\"80mbit/10mbit\"`).");
+      "a list with one entry per cut (`\"80mbit, 20mbit\"`); an entry may be forward/backward (`\"80mbit/10mbit\"`).");
   add("rate", &C::rate, some_text(), "bandwidth, for example `80mbit`, or `unlimited`; counts all bytes of a packet");
   add("delay", &C::delay, some_text(), "time from a packet's last byte sent to its arrival, for example `25ms`");
   add("jitter", &C::jitter, some_text(), "extra random delay per packet, from 0 to this; packets stay in order");

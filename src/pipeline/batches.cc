@@ -2,48 +2,22 @@
 
 #include <ATen/ATen.h>
 
-#include <vector>
-
 #include "model/fill.h"
 
 namespace thinpipe {
-namespace {
 
-TokenShard open_checked(const std::filesystem::path& path, int64_t vocab) {
-  auto shard = TokenShard::open(path).take();
-  shard.check_ids_below(vocab).take();
-  return shard;
+TokenBatch token_batch(std::span<const int32_t> ids, int64_t seq_len) {
+  return {ids_tensor(ids, {}).view({static_cast<int64_t>(ids.size()) / (seq_len + 1), seq_len + 1})};
 }
 
-template <class WindowOf>
-Result<TokenBatch> read_batch(const TokenShard& shard, int64_t count, int64_t seq_len, const WindowOf& window_of) {
-  const auto width = static_cast<size_t>(seq_len + 1);
-  std::vector<int32_t> ids(static_cast<size_t>(count) * width);
-  for (int64_t i = 0; i < count; ++i) {
-    const auto window = std::span(ids).subspan(static_cast<size_t>(i) * width, width);
-    TRY(read_window(shard, window_of(i), window));
-  }
-  return TokenBatch{ids_tensor(ids, {}).view({count, seq_len + 1})};
+Result<TokenBatch> CorpusBatches::training(int64_t step, int64_t microbatch) {
+  const auto ids = TRY(windows_.training(step, microbatch));
+  return token_batch(ids, seq_len_);
 }
 
-}  // namespace
-
-BatchSource::BatchSource(const PreparedCorpus& corpus, const TrainConfig& train)
-    : train_(train),
-      train_shard_(open_checked(corpus.train, corpus.vocab)),
-      validation_shard_(open_checked(corpus.val, corpus.vocab)),
-      sampler_(corpus.id, train.seed, require_windows(train_shard_.size(), train.seq_len, "training")),
-      validation_windows_(require_windows(validation_shard_.size(), train.seq_len, "validation")) {}
-
-Result<TokenBatch> BatchSource::training(int64_t step, int64_t microbatch) {
-  const int64_t first_sample = (step * train_.microbatches + microbatch) * train_.microbatch;
-  return read_batch(train_shard_, train_.microbatch, train_.seq_len,
-                    [&](int64_t i) { return sampler_.window(static_cast<uint64_t>(first_sample + i)); });
-}
-
-Result<TokenBatch> BatchSource::validation(int64_t first_window, int64_t count) {
-  return read_batch(validation_shard_, count, train_.seq_len,
-                    [&](int64_t i) { return static_cast<uint64_t>(first_window + i); });
+Result<TokenBatch> CorpusBatches::validation(int64_t first_window, int64_t count) {
+  const auto ids = TRY(windows_.validation(first_window, count));
+  return token_batch(ids, seq_len_);
 }
 
 }  // namespace thinpipe

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "config/run_config.h"
 #include "model/stage.h"
 #include "text/prepare.h"
-#include "text/sampler.h"
-#include "text/shards.h"
+#include "text/windows.h"
 
 namespace thinpipe {
+
+// Sequences of T + 1 ids, one after another, as a batch.
+TokenBatch token_batch(std::span<const int32_t> ids, int64_t seq_len);
 
 // Where a first stage gets its tokens: from its own copy of the corpus, or from the coordinator's.
 class Batches {
@@ -20,24 +23,21 @@ class Batches {
 };
 
 // Reads the local copy of the corpus.
-class BatchSource final : public Batches {
+class CorpusBatches final : public Batches {
  public:
-  // Opens the shards and checks every id against the vocabulary. Throws UserError when a shard is damaged or too short.
-  BatchSource(const PreparedCorpus& corpus, const TrainConfig& train);
+  // Throws UserError as TokenWindows does.
+  CorpusBatches(const PreparedCorpus& corpus, const TrainConfig& train)
+      : windows_(corpus, train), seq_len_(train.seq_len) {}
 
-  // Sample ids (step * M + microbatch) * B onwards.
   Result<TokenBatch> training(int64_t step, int64_t microbatch) override;
 
   // Validation windows in order, B at a time; the last batch may be smaller.
-  int64_t validation_windows() const { return static_cast<int64_t>(validation_windows_); }
+  int64_t validation_windows() const { return windows_.validation_windows(); }
   Result<TokenBatch> validation(int64_t first_window, int64_t count) override;
 
  private:
-  TrainConfig train_;
-  TokenShard train_shard_;
-  TokenShard validation_shard_;
-  TrainSampler sampler_;
-  uint64_t validation_windows_;
+  TokenWindows windows_;
+  int64_t seq_len_;
 };
 
 }  // namespace thinpipe

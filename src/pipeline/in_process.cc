@@ -129,7 +129,7 @@ int64_t InProcessPipeline::parameter_count() const {
   return count;
 }
 
-TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSource& batches, RunFolder& folder,
+TrainingResult train_in_process(const RunConfig& config, int64_t vocab, CorpusBatches& batches, RunFolder& folder,
                                 Progress& progress, const Clock& clock) {
   InProcessPipeline pipeline(config, vocab, batches, table_of_run(folder.path(), config, vocab).take());
   const auto& train = config.train;
@@ -140,7 +140,7 @@ TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSou
   for (int64_t number = 0; number < train.steps; ++number) {
     const auto step = pipeline.step(number);
     auto line = metrics_line(config, step, step.stages);
-    if (train.eval_every > 0 && (number + 1) % train.eval_every == 0 && number + 1 < train.steps) {
+    if (evaluates_after(train, number + 1)) {
       const double loss = pipeline.validate(eval_windows);
       line["validation_loss"] = loss;
       progress.note(fmt::format("step {}: validation loss {:.4f} on {} sequences", number + 1, loss, eval_windows));

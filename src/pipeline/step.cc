@@ -13,6 +13,10 @@ namespace thinpipe {
 
 int64_t tokens_per_step(const TrainConfig& train) { return train.microbatches * train.microbatch * train.seq_len; }
 
+bool evaluates_after(const TrainConfig& train, int64_t committed) {
+  return train.eval_every > 0 && committed > 0 && committed < train.steps && committed % train.eval_every == 0;
+}
+
 Result<CommitRow> decide(int64_t tokens, double clip, std::span<const control::Ready> reports) {
   CommitRow row{.step = reports.front().step(), .epoch = reports.front().epoch()};
   for (const auto& report : reports) {

@@ -15,6 +15,8 @@
 namespace thinpipe {
 
 int64_t tokens_per_step(const TrainConfig& train);
+// Whether a validation pass follows that many committed steps. The one at the end of the run is another matter.
+bool evaluates_after(const TrainConfig& train, int64_t committed);
 
 // One committed (or skipped) step, as it was decided and as a coordinator's store keeps it.
 struct CommitRow {

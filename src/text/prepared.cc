@@ -59,7 +59,7 @@ uint64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
-// What lies under prepared/, without what is hidden: folders that are not whole yet, and their locks.
+// What lies under prepared/, without what is hidden: folders that are not whole yet.
 std::vector<fs::path> folders_in(const fs::path& cache_root) {
   std::vector<fs::path> folders;
   std::error_code code;

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
+#include "base/files.h"
 #include "base/sha256.h"
 #include "text/prepare_setting.h"
-#include "text/work_folder.h"
 
 namespace thinpipe {
 namespace {
@@ -149,14 +149,14 @@ TEST_F(Data, WhatATokenizerCannotBeTrainedFromIsNamed) {
 }
 
 TEST_F(Data, InterruptedByCtrlC_KeepsNothing_AndTheSameCommandWorks) {
-  // Held in the middle by the lock of somebody who seems to prepare the same corpus.
+  // Held up in the middle by somebody who seems to prepare the same corpus.
   const fs::path folder = prepare()["folder"].get<std::string>();
   fs::remove_all(folder);
-  std::optional<FileLock> lock = FileLock::acquire(lock_of(folder), [] {}).take();
+  std::optional<AtomicFolder> other = AtomicFolder::create(folder).take();
   test::RunningProgram running(program_, {"data", "prepare", "corpus.txt", "--vocab", "300"});
-  running.wait_until("it waits for the lock", [&] { return has(running.out(), "data: waiting for another process"); });
+  running.wait_until("it waits", [&] { return has(running.out(), "data: waiting for another process"); });
   running.signal(SIGINT);
-  lock.reset();
+  other.reset();
   const auto outcome = running.wait();
   EXPECT_EQ(outcome.exit_code, 130);
   EXPECT_TRUE(has(outcome.out, "stopped; kept nothing\n")) << outcome.out;

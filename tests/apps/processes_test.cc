@@ -136,6 +136,27 @@ TEST_F(Processes, DoNotOutliveTheOneThatStartedThem) {
   expect_resumed(run, expected);
 }
 
+TEST_F(Processes, CoordinatorKilledAsSoonAsItIsThere_IsStartedAgain) {
+  const auto expected = expected_of({});
+  const auto run = program_ / "run";
+  RunningProgram running(program_, small_run(run));
+  pid_t killed = -1;
+  for (int i = 0; i < 3; ++i) {
+    pid_t coordinator = -1;
+    ASSERT_TRUE(running.wait_until("there is a coordinator", [&] {
+      coordinator = running.child("serve");
+      return (coordinator > 0 && coordinator != killed) || !running.running();
+    }));
+    ASSERT_TRUE(running.running()) << running.err();
+    ::kill(coordinator, SIGKILL);
+    killed = coordinator;
+  }
+  const auto outcome = running.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  EXPECT_NE(outcome.out.find("the coordinator was ended by signal 9 (Killed); starting it again"), std::string::npos);
+  expect_same_result(run, expected);
+}
+
 TEST_F(Processes, GetTokensFromTheCoordinatorWhereTheyHaveNoCorpus) {
   const auto expected = expected_of({});
   const auto run = program_ / "run";
@@ -195,7 +216,7 @@ TEST_F(Processes, GoOnAfterAStageWasNotHeardOfForLongerThanItsLease) {
     const Held frozen(running.child("worker-1"));
     const auto log = run / "logs" / "serve.log";
     EXPECT_TRUE(running.wait_until("its lease is over", [&] {
-      return read_file(log).take().find("(worker-1) was not heard of") != std::string::npos;
+      return read_file(log).take().find("(worker-1) was silent") != std::string::npos;
     }));
     EXPECT_LT(test::metrics_lines(run), 24);
   }

@@ -14,7 +14,7 @@
 #include "net/invite.h"
 #include "net/tunnel.h"
 #include "run/coordinator_line.h"
-#include "run/core/coordinator_core.h"
+#include "run/core/run_rules.h"
 #include "run/join.h"
 
 namespace thinpipe {
@@ -194,7 +194,7 @@ TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
   const auto tunnel = Tunnel::open(channel(tls_channel(member("other"))), {run_id_, 0, 0, true});
   EXPECT_FALSE(tunnel.ok());
   EXPECT_TRUE(says("other does not hold the first stage"));
-  EXPECT_TRUE(says("'block-000' is not of a stage that other holds"));
+  EXPECT_TRUE(says("other does not hold 'block-000'"));
   // The right certificate under another's name, at both doors.
   grpc::ClientContext context;
   const auto stream = other->Attend(&context);

@@ -88,9 +88,8 @@ TEST(Coordinator, CommitsOnlyWhenAllAreReadyAndWritesTheRowFirst) {
 }
 
 TEST(Coordinator, AddsNormsInStageOrderWhoeverWasFirstAndClips) {
-  auto rules = small_rules();
-  rules.stages = 3;
-  rules.clip = 0.5;
+  auto rules = small_rules(3);
+  rules.config.optim.clip = 0.5;
   const double norms[] = {1e16, 1.0, 1.0};  // in another order the ones would not be lost
   for (const bool backwards : {false, true}) {
     SimulatedRun cluster(rules);
@@ -113,7 +112,8 @@ TEST(Coordinator, AddsNormsInStageOrderWhoeverWasFirstAndClips) {
     EXPECT_EQ(row.loss, 3.0 / 4);  // tokens_per_step
     EXPECT_EQ(row.grad_factor, clip_factor(row.squared_norm, 0.5));
     EXPECT_LT(row.grad_factor, 1);
-    EXPECT_EQ(row.metrics, "{\"step\":0}");
+    EXPECT_TRUE(has(row.metrics, "{\"step\":1,\"loss\":0.75,"));
+    EXPECT_TRUE(has(row.timing, "{\"step\":1,\"seconds\":0.0,"));
   }
 }
 
@@ -165,7 +165,7 @@ TEST(Coordinator, SkipsAStepWhoseLossOrNormIsNotFinite) {
 
 TEST(Coordinator, StopsWhenTooManyStepsInARowWereSkipped) {
   auto rules = small_rules();
-  rules.max_skipped = 3;
+  rules.config.cluster.max_skipped = 3;
   Pair cluster(rules);
   cluster.worker("b").loss_sum = kNan;
   cluster.run_to(2);
@@ -202,8 +202,8 @@ TEST(Coordinator, FailsWhenStagesDisagreeOnTheNextBasis) {
 
 TEST(Coordinator, EvaluatesWhenDueAndAtTheEndOverTheWholeSplit) {
   auto rules = small_rules();
-  rules.eval_every = 2;
-  rules.eval_windows = 1;
+  rules.config.train.eval_every = 2;
+  rules.config.train.eval_sequences = 1;
   Pair cluster(rules);
   cluster.worker("b").evaluation_sum = 12;
   cluster.worker("a").evaluation_sum = 99;  // not the last stage's
@@ -212,11 +212,11 @@ TEST(Coordinator, EvaluatesWhenDueAndAtTheEndOverTheWholeSplit) {
   ASSERT_EQ(evaluations.size(), 3u);
   EXPECT_EQ(evaluations[0].step, 2);
   EXPECT_EQ(evaluations[1].step, 4);
-  EXPECT_EQ(evaluations[0].loss, 12.0 / (1 * 3));
+  EXPECT_EQ(evaluations[0].loss, 12.0 / (1 * 2));
   EXPECT_FALSE(evaluations[1].is_final);
   EXPECT_EQ(evaluations[2].step, 6);
   EXPECT_TRUE(evaluations[2].is_final);
-  EXPECT_EQ(evaluations[2].loss, 12.0 / (2 * 3));
+  EXPECT_EQ(evaluations[2].loss, 12.0 / (2 * 2));
 }
 
 TEST(Coordinator, EndsWithAFinalEvaluationACheckpointAndAFarewell) {
@@ -234,12 +234,12 @@ TEST(Coordinator, EndsWithAFinalEvaluationACheckpointAndAFarewell) {
   EXPECT_FALSE(cluster.finished()->failed);
   EXPECT_EQ(cluster.finished()->reason, "all 6 steps are done");
   EXPECT_TRUE(cluster.worker("a").stopped && cluster.worker("b").stopped);
-  EXPECT_TRUE(cluster.status().done());
+  EXPECT_TRUE(cluster.core().done());
 }
 
 TEST(Coordinator, SavesAtMultiplesWhileTheNextStepsGoOn) {
   auto rules = small_rules();
-  rules.checkpoint_every = 2;
+  rules.config.checkpoint.every = 2;
   Pair cluster(rules);
   cluster.hold_uploads = true;
   cluster.run_to(4);
@@ -258,7 +258,7 @@ TEST(Coordinator, SavesAtMultiplesWhileTheNextStepsGoOn) {
 
 TEST(Coordinator, IgnoresFilesOfAnotherStepOrGeneration) {
   auto rules = small_rules();
-  rules.checkpoint_every = 2;
+  rules.config.checkpoint.every = 2;
   Pair cluster(rules);
   cluster.hold_uploads = true;
   cluster.run_to(3);
@@ -278,7 +278,7 @@ TEST(Coordinator, IgnoresFilesOfAnotherStepOrGeneration) {
 
 TEST(Coordinator, StopsWithTheReasonWhenACheckpointCannotBeWritten) {
   auto rules = small_rules();
-  rules.checkpoint_every = 2;
+  rules.config.checkpoint.every = 2;
   Pair cluster(rules);
   cluster.manifest_fails = true;
   cluster.pump();

@@ -76,7 +76,7 @@ TEST(CoordinatorFaults, OnlyTheNewProcessRestoresWhenTheCheckpointIsOfTheCommitt
 
 TEST(CoordinatorFaults, SkippedStepsInARowAreCountedAcrossARollbackAndARestart) {
   auto rules = saving_rules();
-  rules.max_skipped = 4;
+  rules.config.cluster.max_skipped = 4;
   for (const bool restarts : {false, true}) {
     Pair cluster(rules);
     cluster.b().loss_sum = std::numeric_limits<double>::quiet_NaN();
@@ -107,7 +107,7 @@ TEST(CoordinatorFaults, AnExpiredLeaseGivesTheStageToASpare) {
   EXPECT_EQ(cluster.status().phase(), "gathering");  // it may still come back
   cluster.pass_time(milliseconds(1));
   EXPECT_EQ(cluster.events("assigned").back(), "spare takes stage 1: nobody has it");
-  EXPECT_TRUE(has(cluster.events("aborted").back(), "stage 1 (b) was not heard of for 10 s"));
+  EXPECT_TRUE(has(cluster.events("aborted").back(), "stage 1 (b) was silent for 10 s"));
   cluster.pump();
   EXPECT_EQ(cluster.core().committed(), 6);
   EXPECT_EQ(cluster.store.roster, (Texts{"a", "spare"}));

@@ -42,7 +42,7 @@ TEST(CoordinatorFaults, TroubleAbortsTheStepAndIsTriedAgainAfterAWhile) {
 
 TEST(CoordinatorFaults, WaitsLongerAfterEveryFailureAndStopsAfterTooMany) {
   auto rules = small_rules();
-  rules.max_failures = 4;
+  rules.config.cluster.max_failures = 4;
   Pair cluster(rules);
   cluster.run_to(2);
   cluster.a().slow = cluster.b().slow = true;
@@ -67,7 +67,7 @@ TEST(CoordinatorFaults, WaitsLongerAfterEveryFailureAndStopsAfterTooMany) {
 
 TEST(CoordinatorFaults, ACommitForgivesEarlierFailures) {
   auto rules = small_rules();
-  rules.max_failures = 2;
+  rules.config.cluster.max_failures = 2;
   Pair cluster(rules);
   for (int64_t step = 0; step < 4; ++step) {
     cluster.run_to(step);
@@ -89,6 +89,19 @@ TEST(CoordinatorFaults, TroubleOfAnOlderEpochIsOldNews) {
   cluster.b().say_trouble("epoch 1 broke");  // it has not seen the new Form
   ASSERT_EQ(cluster.b().epoch, epoch - 1);
   cluster.pump();
+  EXPECT_EQ(cluster.store.epoch, epoch);
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(CoordinatorFaults, TroubleOfAWorkerWithoutASeatIsIgnored) {
+  Pair cluster(small_rules());
+  auto& spare = cluster.add("spare");
+  cluster.run_to(1);
+  const auto epoch = cluster.store.epoch;
+  spare.epoch = epoch;
+  spare.say_trouble("I have a bad day");
+  cluster.pump();
+  EXPECT_TRUE(cluster.events("aborted").empty());
   EXPECT_EQ(cluster.store.epoch, epoch);
   EXPECT_EQ(cluster.core().committed(), 6);
 }
@@ -224,8 +237,8 @@ TEST(CoordinatorFaults, ASecondStreamOfTheSameWorkerClosesTheFirst) {
 
 TEST(CoordinatorFaults, AnEvaluationIsRunAgainWholeAfterAnAbortAndNotAfterItWasKept) {
   auto rules = small_rules();
-  rules.eval_every = 2;
-  rules.eval_windows = 1;
+  rules.config.train.eval_every = 2;
+  rules.config.train.eval_sequences = 1;
   Pair cluster(rules);
   ASSERT_TRUE(cluster.pump_until([&] { return cluster.status().phase() == "evaluating"; }));
   cluster.disconnect(cluster.a(), 1);
@@ -241,8 +254,8 @@ TEST(CoordinatorFaults, AnEvaluationIsRunAgainWholeAfterAnAbortAndNotAfterItWasK
 
 TEST(CoordinatorFaults, EvaluationsAfterTheCheckpointAreForgottenInARollback) {
   auto rules = saving_rules();
-  rules.eval_every = 2;
-  rules.eval_windows = 1;
+  rules.config.train.eval_every = 2;
+  rules.config.train.eval_sequences = 1;
   Pair cluster(rules);
   ASSERT_TRUE(cluster.pump_until([&] { return cluster.store.manifest_step == 2; }));
   cluster.hold_uploads = true;

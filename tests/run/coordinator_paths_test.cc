@@ -116,7 +116,8 @@ TEST(Paths, AWayThatWasThereAndFailsIsLookedForAnew) {
 TEST(Paths, TheWarmUpCoversTheLineThatWasMeasured) {
   for (const bool slow_line : {false, true}) {
     auto rules = small_rules();
-    rules.microbatches = 16;
+    rules.config.pipeline.schedule = ScheduleKind::k1f1b;
+    rules.config.train.microbatches = 16;
     rules.packet_bytes = 62'500;
     SimulatedRun cluster(rules);
     if (slow_line) {
@@ -256,8 +257,7 @@ TEST(Roster, WhatAWorkerSaysStaysOneLineAndItsAddressesAreAddresses) {
 // ---- who was it? ----
 
 TEST(Roster, NamesTheStageWhoseNumbersWereNotFinite) {
-  auto rules = small_rules();
-  rules.stages = 3;
+  auto rules = small_rules(3);
   SimulatedRun cluster(rules);
   for (const char* name : {"a", "b", "c"}) cluster.add(name);
   cluster.run_to(1);
@@ -291,42 +291,41 @@ TEST(Roster, NamesTheStageWhoseGradientsWereNotFinite) {
 
 // ---- who gets what ----
 
-TEST(Placing, WaitsForAMachinePerStageAndDecidesOnce) {
+// Four blocks that the machines divide.
+RunRules auto_rules() {
   auto rules = small_rules();
-  rules.model.blocks = 4;
-  int asked = 0;
-  rules.place = [&](const std::vector<Machine>& machines) -> Result<Placement> {
-    ++asked;
-    EXPECT_EQ(machines.size(), 2u);
-    return Placement{{3, 1}, {machines[1].peer, machines[0].peer}, "second is faster"};
-  };
-  SimulatedRun cluster(rules);
-  cluster.add("first");
-  EXPECT_TRUE(cluster.forms().empty());
-  cluster.add("second");
+  rules.config.model.blocks = 4;
+  rules.config.pipeline.auto_cuts = true;
+  return rules;
+}
+
+TEST(Placing, WaitsForAMachinePerStageAndDecidesOnce) {
+  SimulatedRun cluster(auto_rules());
+  for (const auto& [name, block_s] : {std::pair{"first", 3.0}, {"second", 1.0}}) {
+    EXPECT_TRUE(cluster.forms().empty());
+    auto& worker = cluster.add_unconnected(name);
+    worker.block_s = block_s;
+    cluster.connect(worker);
+  }
   ASSERT_EQ(cluster.forms().size(), 2u);
-  EXPECT_EQ(cluster.store.cuts, (std::vector<int64_t>{3, 1}));
-  EXPECT_EQ(cluster.core().holder(0), "second");
-  EXPECT_EQ(cluster.forms()[0].cuts(0), 3);
+  EXPECT_EQ(cluster.store.cuts, (std::vector<int64_t>{1, 3})) << "the faster machine takes more";
+  EXPECT_EQ(cluster.store.roster, (test::Texts{"first", "second"}));
+  EXPECT_EQ(cluster.forms()[0].cuts(1), 3);
   cluster.run_to(1);
   cluster.crash(cluster.worker("first"));
-  cluster.start_process(cluster.worker("first"));
+  cluster.start_process(cluster.worker("first"));  // a process of unknown speed
   cluster.pump();
   ASSERT_TRUE(cluster.finished());
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(cluster.all<PersistCuts>().size(), 1u);
 }
 
 // A checkpoint is of the model, not of its stages: whatever cuts the machines decide, a stage gets the units it holds.
 TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
-  auto rules = small_rules();
-  rules.model.blocks = 4;
-  rules.place = [](const std::vector<Machine>& machines) -> Result<Placement> {
-    return Placement{{3, 1}, {machines[0].peer, machines[1].peer}, "as they came"};
-  };
+  const auto rules = auto_rules();
   test::FakeStore stored;
   stored.epoch = stored.generation = 7;
   stored.manifest_step = 0;
-  for (const auto& unit : model_units(rules.model, whole_model(rules.model))) {
+  for (const auto& unit : model_units(rules.config.model, whole_model(rules.config.model))) {
     auto& file = stored.manifest_files.emplace_back();
     file.set_unit(unit);
     file.set_sha256("hash of " + unit);
@@ -338,6 +337,7 @@ TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
     hello.mutable_hello()->set_protocol(kControlProtocol);
     hello.mutable_hello()->set_peer(peer);
     hello.mutable_hello()->set_incarnation(peer);
+    hello.mutable_hello()->mutable_machine()->set_block_s(peer[0] == 'o' ? 1 : 3);
     for (const auto& effect : core.message(peer[0], hello, TimePoint{})) {
       const auto* send = std::get_if<SendTo>(&effect);
       if (send == nullptr || !send->message.has_probe()) continue;
@@ -357,16 +357,13 @@ TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
 }
 
 TEST(Placing, SaysWhyItWaitsWhenTheMachinesAreNotEnough) {
-  auto rules = small_rules();
-  rules.place = [](const std::vector<Machine>& machines) -> Result<Placement> {
-    if (machines.size() == 2) return Error{"nobody has the memory for the last stage"};
-    return Placement{{1, 1}, {machines[0].peer, machines[2].peer}, "third has it"};
-  };
-  SimulatedRun cluster(rules);
+  SimulatedRun cluster(auto_rules());
   cluster.add("first");
-  cluster.add("second");
+  auto& second = cluster.add_unconnected("second");
+  second.memory_bytes = 1;
+  cluster.connect(second);
   EXPECT_TRUE(cluster.forms().empty());
-  EXPECT_EQ(cluster.status().why(), "nobody has the memory for the last stage");
+  EXPECT_TRUE(has(cluster.status().why(), "second has the least"));
   cluster.add("third");
   cluster.pump();
   ASSERT_TRUE(cluster.finished());

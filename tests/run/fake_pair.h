@@ -23,7 +23,7 @@ struct Pair : SimulatedRun {
 
 inline RunRules saving_rules() {
   auto rules = small_rules();
-  rules.checkpoint_every = 2;
+  rules.config.checkpoint.every = 2;
   return rules;
 }
 

@@ -26,22 +26,19 @@ struct FakeStore {
   std::vector<int64_t> cuts;
 
   StoredRun read() const {
-    StoredRun stored;
-    stored.epoch = epoch;
-    stored.generation = generation;
-    stored.committed = static_cast<int64_t>(rows.size());
-    if (!rows.empty()) stored.last_commit = rows.back();
+    StoredRun stored{.paused = paused, .roster = roster, .revoked = revoked};
+    stored.saving.manifest_step = manifest_step;
+    stored.saving.manifest_files = manifest_files;
+    auto& steps = stored.steps;
+    steps.epoch = epoch;
+    steps.generation = generation;
+    steps.committed = static_cast<int64_t>(rows.size());
+    if (!rows.empty()) steps.last_commit = rows.back();
     for (const auto& row : rows) {
-      if (!row.apply) stored.skipped.insert(row.step);
+      if (!row.apply) steps.skipped.insert(row.step);
     }
-    for (const auto& [step, loss] : evaluations) stored.evaluations.insert(step);
-    stored.final_loss = final_loss;
-    stored.manifest_step = manifest_step;
-    stored.manifest_files = manifest_files;
-    stored.paused = paused;
-    stored.roster = roster;
-    stored.revoked = revoked;
-    stored.cuts = cuts;
+    for (const auto& [step, loss] : evaluations) steps.evaluations.insert(step);
+    steps.final_loss = final_loss;
     return stored;
   }
 };

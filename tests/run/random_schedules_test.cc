@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "simulated_run.h"
+#include "support/draw.h"
 
 namespace thinpipe {
 namespace {
@@ -52,17 +53,16 @@ class Schedule {
 
  private:
   static RunRules rules() {
-    auto rules = small_rules();
-    rules.stages = 3;
-    rules.steps = 12;
-    rules.eval_every = 4;
-    rules.eval_windows = 1;
-    rules.checkpoint_every = 3;
-    rules.max_failures = 1000;
-    rules.max_skipped = 1000;
+    auto rules = small_rules(3);
+    rules.config.train.steps = 12;
+    rules.config.train.eval_every = 4;
+    rules.config.train.eval_sequences = 1;
+    rules.config.checkpoint.every = 3;
+    rules.config.cluster.max_failures = 1000;
+    rules.config.cluster.max_skipped = 1000;
     return rules;
   }
-  uint64_t below(uint64_t bound) { return rng_.below(bound, draws_++); }
+  uint64_t below(uint64_t bound) { return test::below(rng_, bound, draws_++); }
   bool one_in(uint64_t count) { return below(count) == 0; }
   SimulatedWorker& any() { return run_.worker(below(run_.worker_count())); }
   void add() { run_.add(fmt::format("w{}", run_.worker_count())); }

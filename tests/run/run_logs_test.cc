@@ -14,7 +14,7 @@ namespace {
 
 using test::ScratchFolder;
 
-constexpr EvaluationRule kRule{.steps = 6, .eval_every = 2};
+const TrainConfig kTrain{.steps = 6, .eval_every = 2};
 
 CommitRow row_of(int64_t step, uint64_t epoch = 1) {
   CommitRow row;
@@ -27,7 +27,7 @@ CommitRow row_of(int64_t step, uint64_t epoch = 1) {
 
 // A store and the logs beside it, driven as the service drives them.
 struct LoggedRun {
-  LoggedRun() : store(RunStore::open(folder / "run.sqlite").take()), logs(folder.path(), kRule) {
+  LoggedRun() : store(RunStore::open(folder / "run.sqlite").take()), logs(folder.path(), kTrain) {
     logs.rewrite(store).take();
   }
   void commit(int64_t step, uint64_t epoch = 1) {
@@ -35,14 +35,14 @@ struct LoggedRun {
     logs.catch_up(store).take();
   }
   void evaluate(int64_t committed) {
-    store.add_evaluation({committed, 0.5 + static_cast<double>(committed) / 7, committed == kRule.steps}).take();
+    store.add_evaluation({committed, 0.5 + static_cast<double>(committed) / 7, committed == kTrain.steps}).take();
     logs.catch_up(store).take();
   }
   // Steps from..to-1 with the evaluations that follow them.
   void go(int64_t from, int64_t to, uint64_t epoch = 1) {
     for (int64_t step = from; step < to; ++step) {
       commit(step, epoch);
-      if ((step + 1) % kRule.eval_every == 0) evaluate(step + 1);
+      if ((step + 1) % kTrain.eval_every == 0) evaluate(step + 1);
     }
   }
   std::string metrics() const { return read_file(folder / "metrics.jsonl").take(); }
@@ -90,13 +90,13 @@ TEST(RunLogs, AreTheSameWhenWrittenAnewAtAnyPoint) {
   for (const int64_t stop : {0, 2, 3, 6}) {
     LoggedRun run;
     run.go(0, stop);
-    RunLogs next(run.folder.path(), kRule);  // of the coordinator that comes after
+    RunLogs next(run.folder.path(), kTrain);  // of the coordinator that comes after
     next.rewrite(run.store).take();
     EXPECT_EQ(run.metrics(), whole.substr(0, run.metrics().size()));
     for (int64_t step = stop; step < 6; ++step) {
       run.store.add_commit(row_of(step)).take();
       next.catch_up(run.store).take();
-      if ((step + 1) % kRule.eval_every != 0) continue;
+      if ((step + 1) % kTrain.eval_every != 0) continue;
       run.store.add_evaluation({step + 1, 0.5 + static_cast<double>(step + 1) / 7, step == 5}).take();
       next.catch_up(run.store).take();
     }

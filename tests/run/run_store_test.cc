@@ -69,17 +69,17 @@ TEST(RunStore, GivesBackWhatWasAddedAlsoAfterItWasClosed) {
     EXPECT_FALSE(evaluations[0].is_final);
     EXPECT_TRUE(evaluations[1].is_final);
     const auto stored = store.load().value();
-    EXPECT_EQ(stored.epoch, UINT64_MAX);
-    EXPECT_EQ(stored.generation, 4u);
+    EXPECT_EQ(stored.steps.epoch, UINT64_MAX);
+    EXPECT_EQ(stored.steps.generation, 4u);
     EXPECT_TRUE(stored.paused);
     EXPECT_EQ(stored.roster, (std::vector<std::string>{"a", "b"}));
     EXPECT_EQ(stored.revoked, std::set<std::string>{"mallory"});
-    EXPECT_EQ(stored.committed, 3);
-    EXPECT_EQ(stored.skipped, std::set<int64_t>{1});
-    ASSERT_TRUE(stored.last_commit);
-    EXPECT_EQ(stored.last_commit->step, 2);
-    EXPECT_EQ(stored.evaluations, (std::set<int64_t>{2, 3}));
-    EXPECT_EQ(stored.final_loss, 2.25);
+    EXPECT_EQ(stored.steps.committed, 3);
+    EXPECT_EQ(stored.steps.skipped, std::set<int64_t>{1});
+    ASSERT_TRUE(stored.steps.last_commit);
+    EXPECT_EQ(stored.steps.last_commit->step, 2);
+    EXPECT_EQ(stored.steps.evaluations, (std::set<int64_t>{2, 3}));
+    EXPECT_EQ(stored.steps.final_loss, 2.25);
   };
   {
     auto store = RunStore::open(path).take();
@@ -103,9 +103,9 @@ TEST(RunStore, ForgetHolders_BeginsAnEmptyGenerationAndKeepsTheSteps) {
   store.set_epoch({7, 5, -1, {"a"}}).take();
   EXPECT_EQ(store.forget_holders().value(), 8u);
   const auto stored = store.load().value();
-  EXPECT_EQ(stored.generation, 8u);
+  EXPECT_EQ(stored.steps.generation, 8u);
   EXPECT_TRUE(stored.roster.empty());
-  EXPECT_EQ(stored.committed, 1);
+  EXPECT_EQ(stored.steps.committed, 1);
 }
 
 TEST(RunStore, KeepsLossesThatAreNotNumbers) {
@@ -142,12 +142,13 @@ TEST(RunStore, ARollbackForgetsStepsFromThereEvaluationsAfterItAndTheFinalOne) {
 TEST(RunStore, EventsAreNumberedAndTheNewestAreGiven) {
   const ScratchFolder folder;
   auto store = RunStore::open(folder / "run.sqlite").take();
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(store.add_event("kind", std::to_string(i)).value().number, i + 1);
+  for (int i = 0; i < 5; ++i) store.add_event("kind", std::to_string(i)).take();
   const auto events = store.events(1, 2).value();
   ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0].text, "3");
-  EXPECT_EQ(events[1].text, "4");
-  EXPECT_EQ(events[1].time.size(), std::string("2026-01-01T00:00:00Z").size());
+  EXPECT_EQ(events[0].text(), "3");
+  EXPECT_EQ(events[1].text(), "4");
+  EXPECT_EQ(events[1].number(), 5);
+  EXPECT_EQ(events[1].time().size(), std::string("2026-01-01T00:00:00Z").size());
   EXPECT_TRUE(store.events(5, 10).value().empty());
 }
 

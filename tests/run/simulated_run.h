@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "config/model_spec.h"
 #include "fake_store.h"
 #include "run/core/coordinator_core.h"
 #include "run/core/worker_core.h"
@@ -29,19 +30,31 @@ inline testing::AssertionResult has(const std::string& text, const std::string& 
   return testing::AssertionFailure() << "'" << part << "' is not in '" << text << "'";
 }
 
+// Two stages of a block each, 6 steps of 4 tokens, evaluated once at the end over 2 windows of 2.
 inline RunRules small_rules() {
   RunRules rules;
   rules.run = "a run";
-  rules.model.mode = ModelMode::kDense;
-  rules.model.blocks = 2;
-  rules.stages = 2;
-  rules.steps = 6;
-  rules.tokens_per_step = 4;
-  rules.tokens_per_window = 3;
-  rules.final_windows = 2;
-  rules.lease = std::chrono::seconds(10);
-  rules.metrics_line = [](const CommitRow& row, const auto&) { return fmt::format("{{\"step\":{}}}", row.step); };
-  rules.timing_line = rules.metrics_line;
+  rules.vocab = 100;
+  rules.validation_windows = 2;
+  auto& config = rules.config;
+  config.model.mode = ModelMode::kDense;
+  config.model.blocks = config.pipeline.stages = 2;
+  config.pipeline.schedule = ScheduleKind::kGpipe;
+  config.train.steps = 6;
+  config.train.seq_len = 2;
+  config.train.microbatch = 1;
+  config.train.microbatches = 2;
+  config.train.eval_every = 0;
+  config.optim.clip = 0;
+  config.checkpoint.every = 0;
+  config.cluster.lease_s = 10;
+  return rules;
+}
+
+// With that many stages, of a block each.
+inline RunRules small_rules(int64_t stages) {
+  auto rules = small_rules();
+  rules.config.model.blocks = rules.config.pipeline.stages = stages;
   return rules;
 }
 
@@ -69,6 +82,7 @@ struct SimulatedWorker {
   bool silent_to_probes = false;
   bool leaving = false;
   double block_s = 0;
+  uint64_t memory_bytes = 0;
   double compute_s = 0;
   // What it has.
   uint64_t epoch = 0;  // of the seat it took last
@@ -108,12 +122,7 @@ struct SimulatedWorker {
 class SimulatedRun {
  public:
   explicit SimulatedRun(RunRules rules, FakeStore stored = {}) : store(std::move(stored)), rules_(std::move(rules)) {
-    // A block per stage, unless the machines decide.
-    if (!rules_.place && store.cuts.empty()) {
-      store.cuts.assign(static_cast<size_t>(rules_.stages), 1);
-      rules_.model.blocks = rules_.stages;
-    }
-    core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
+    start_core();
   }
 
   CoordinatorCore& core() { return *core_; }
@@ -184,7 +193,7 @@ class SimulatedRun {
     uploads.clear();
     probes_.clear();
     dead_ = dies_after_next_epoch = false;
-    core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
+    start_core();
   }
   void pass_time(Duration by, bool heartbeats = true) {
     now += by;
@@ -320,6 +329,18 @@ class SimulatedRun {
   bool prints = false;                                              // what happens, to stdout
 
  private:
+  // Cuts that the machines decided are in the config, as the service writes them there.
+  void start_core() {
+    if (!store.cuts.empty()) {
+      rules_.config.pipeline.cuts = store.cuts;
+      rules_.config.pipeline.auto_cuts = false;
+    }
+    core_ = std::make_unique<CoordinatorCore>(rules_, store.read(), now);
+  }
+  BlockRange blocks_of(int64_t stage) const {
+    return store.cuts.empty() ? blocks_of_stage(rules_.config, stage) : blocks_of_stage(store.cuts, stage);
+  }
+
   void cut_off(SimulatedWorker& worker, size_t kept) {
     if (!worker.session) return;
     by_session_.erase(*worker.session);
@@ -357,7 +378,7 @@ class SimulatedRun {
   }
   void carry_out(const PersistEpoch& epoch) {
     EXPECT_GT(epoch.epoch, store.epoch);
-    EXPECT_EQ(epoch.roster.size(), static_cast<size_t>(rules_.stages));
+    EXPECT_EQ(epoch.roster.size(), rules_.seats().size());
     store.epoch = epoch.epoch;
     store.generation = epoch.generation;
     store.roster = epoch.roster;
@@ -380,7 +401,7 @@ class SimulatedRun {
   void carry_out(const PersistRevoked& revoked) { store.revoked.insert(revoked.peer); }
   void carry_out(const PersistCuts& cuts) { store.cuts = cuts.cuts; }
   void carry_out(const WriteManifest& manifest) {
-    const auto units = model_units(rules_.model, whole_model(rules_.model));
+    const auto units = model_units(rules_.config.model, whole_model(rules_.config.model));
     ASSERT_EQ(manifest.files.size(), units.size());
     const int64_t step = manifest.files.front().step();
     for (size_t i = 0; i < units.size(); ++i) {
@@ -428,12 +449,13 @@ class SimulatedRun {
     WorkerFacts known;
     known.run = rules_.run;
     known.config_sha256 = rules_.config_sha256;
-    known.stages = rules_.stages;
-    known.blocks = rules_.model.blocks;
+    known.stages = rules_.config.pipeline.stages;
+    known.blocks = rules_.config.model.blocks;
     known.peer = worker.peer;
     known.incarnation = fmt::format("process {}", ++processes_);
     known.addresses = {worker.peer + ":1"};
     known.machine.set_block_s(worker.block_s);
+    known.machine.set_memory_bytes(worker.memory_bytes);
     return known;
   }
 
@@ -480,7 +502,7 @@ class SimulatedRun {
     if (worker.forming_fails) return WorkFailed{"cannot form"};
     if (form.restore()) {
       ++worker.restores;
-      const auto units = model_units(rules_.model, blocks_of_stage(store.cuts, form.seat().stage()));
+      const auto units = model_units(rules_.config.model, blocks_of(form.seat().stage()));
       worker.history.clear();
       for (int i = 0; i < form.files_size(); ++i) {
         EXPECT_EQ(form.files(i).step(), form.step());
@@ -509,7 +531,7 @@ class SimulatedRun {
   WorkDone do_work(SimulatedWorker& worker, const SaveState& work) {
     const int64_t stage = worker.holding()->seat().stage();
     Upload upload{stage, {}};
-    for (const auto& unit : saved_units(rules_.model, blocks_of_stage(store.cuts, stage))) {
+    for (const auto& unit : saved_units(rules_.config.model, blocks_of(stage))) {
       auto& file = upload.files.emplace_back();
       file.set_step(work.save.step());
       file.set_generation(work.save.generation());

@@ -1,26 +1,28 @@
-// The coordinator as a gRPC service: turns calls into the core's events and carries out its effects, in order, under
-// one lock. What the core wants durable is on the disk before anybody is told.
+// The coordinator as a gRPC service: checks who is calling, turns calls into events of the core and carries out the
+// core's effects, in order, under one lock. What the core wants durable is on the disk before anybody is told. It
+// serves token ids and files as bytes and makes no tensors.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/run_config.h"
+#include "net/tls.h"
 #include "net/tunnel_service.h"
-#include "pipeline/batches.h"
 #include "proto/control.grpc.pb.h"
 #include "run/coordinator/admission.h"
-#include "run/coordinator/refusal_log.h"
 #include "run/coordinator/run_logs.h"
 #include "run/coordinator/run_store.h"
 #include "run/core/coordinator_core.h"
 #include "store/checkpoints.h"
+#include "text/windows.h"
 
 namespace thinpipe {
 
@@ -31,7 +33,9 @@ struct RunIdentity {
   std::filesystem::path folder;
   std::string corpus_id;
   int64_t vocab = 0;
+  std::string seed_numbers_sha256;      // seed_numbers_sha256() of it
   std::optional<CheckpointFile> table;  // the frozen token table's file, where the config names one
+  std::filesystem::path table_path;
 };
 
 // How others reach this coordinator, and by what they know it.
@@ -40,37 +44,50 @@ struct RunDoor {
   bool open = false;  // strangers may take part
 };
 
+// Keeps a flood of refused callers from filling the event log.
+class RefusalLog {
+ public:
+  static constexpr int kPerSecond = 10;
+
+  // The line to write; none when this second has had enough. The next line says how many were left out.
+  std::optional<std::string> note(const std::string& reason, TimePoint now);
+
+ private:
+  TimePoint second_{};
+  int written_ = 0;
+  int64_t left_out_ = 0;
+};
+
 class CoordinatorService final : public control::Coordinator::Service {
  public:
-  // batches: for GetWindows. All references must outlive it.
-  CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, BatchSource& batches, const Clock& clock);
-  ~CoordinatorService() override;
+  // windows: for GetWindows. All references must outlive it.
+  CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, const TokenWindows& windows,
+                     const Clock& clock);
 
-  // Reads the store and the checkpoints; nothing may be called before it has succeeded.
+  // Reads the store and the checkpoints. Must succeed before anything else is called.
   Status start();
   void tick();
   void stop_after_checkpoint();
   // Set when the run is over.
   std::optional<Finish> ended() const;
-  // Waits until every worker has hung up, or so long.
+  // Waits until every worker has hung up, at most this long.
   void wait_for_farewells(Duration most);
   // Ends every stream.
   void close_all();
-  // All steps are done and their checkpoint is written.
+  // All steps are done and evaluated.
   bool complete() const;
   control::RunStatus status() const;
   Status remember_port(int port);
-  // What invites name.
+  // Sets the addresses that invites name.
   void announce(std::vector<std::string> addresses);
   // The relay: registered with the same server.
   TunnelService& tunnels() { return tunnels_; }
-  // Once complete(): the model's weights as one file.
-  Status write_model() const;
 
+  using Stream = grpc::ServerReaderWriter<control::ToWorker, control::FromWorker>;
   grpc::Status Join(grpc::ServerContext*, const control::JoinRequest*, control::JoinReply*) override;
   grpc::Status Invite(grpc::ServerContext*, const control::InviteRequest*, control::InviteReply*) override;
   grpc::Status GetRun(grpc::ServerContext*, const control::RunRequest*, control::RunDescription*) override;
-  grpc::Status Attend(grpc::ServerContext*, grpc::ServerReaderWriter<control::ToWorker, control::FromWorker>*) override;
+  grpc::Status Attend(grpc::ServerContext*, Stream*) override;
   grpc::Status PutFile(grpc::ServerContext*, grpc::ServerReader<control::FilePart>*, control::FileTaken*) override;
   grpc::Status GetFile(grpc::ServerContext*, const control::FileRequest*,
                        grpc::ServerWriter<control::FilePart>*) override;
@@ -79,40 +96,53 @@ class CoordinatorService final : public control::Coordinator::Service {
   grpc::Status Control(grpc::ServerContext*, const control::ControlRequest*, control::ControlReply*) override;
 
  private:
+  // One open Attend stream.
   struct Session {
     grpc::ServerContext* context = nullptr;
     std::deque<control::ToWorker> queue;
-    bool closed = false;
+    bool closed = false;   // nothing that comes is looked at any more
     bool hung_up = false;  // by the worker
   };
+  // Somebody at the door, and what they want.
+  struct Visit {
+    Caller caller;
+    const char* call;
+  };
 
-  // The caller's name among the run's peers; an error, which is logged, for everybody else. With the mutex held.
-  Result<std::string> peer_of(const LinkCaller& caller, const char* call);
-  Status require_operator(const LinkCaller& caller, const char* call);
-  Status require_member(const LinkCaller& caller, const char* call);
-  Error refused(const LinkCaller& caller, const char* call, const std::string& reason);
-  // Whether that caller may open that end of a tunnel.
-  Status may_tunnel(const TunnelHello& hello, const LinkCaller& caller);
-  void describe_run(control::RunDescription& run) const;
+  // Who is calling, and may they? With the mutex held. An error is logged.
+  Result<std::string> peer_of(const Visit& visit);
+  Status require_operator(const Visit& visit);
+  Status require_member(const Visit& visit);
+  Error refused(const Visit& visit, const std::string& reason);
+  // The same without the mutex.
+  Status may_tunnel(const TunnelHello& hello, const Caller& caller);
+  Status may_fetch(const Visit& visit, const std::string& unit);
+  Status may_read_tokens(const Visit& visit);
+  grpc::Status other_run(const std::string& run) const;
+
   // With the mutex held.
+  void hear(SessionId id, const Visit& visit, const std::string& peer, const control::FromWorker& message);
   void apply(Effects effects);
   Status carry_out(const Effect& effect, Effects& more);
-  // Not of a later step, every byte checked. Why newer ones were passed over is logged.
-  Result<std::optional<CheckpointManifest>> newest_checkpoint_of(int64_t committed);
-  Status write_manifest(const WriteManifest& manifest);
   Status keep_cuts(const std::vector<int64_t>& cuts);
+  Status write_manifest(const WriteManifest& manifest);
+
   RunRules make_rules() const;
+  Status read_checkpoints(StoredRun& stored);
+  Status forget_other_cuts(StoredRun& stored);
+  void write_messages(Session& session, Stream& stream);
+  void describe_run(control::RunDescription& run) const;
+  void describe_offer(const control::JoinRequest& request, WallTime now, control::JoinReply& reply) const;
+  bool has_windows(const control::WindowsRequest& request) const;
 
   RunIdentity identity_;  // its cuts may be decided when the machines are known
-  const std::string seed_numbers_;
   const RunDoor door_;
   RunStore store_;
   Admission admission_;
   std::vector<std::string> addresses_;
   RefusalLog refusals_;
-  BatchSource& batches_;
+  const TokenWindows& windows_;
   const Clock& clock_;
-  const TimePoint start_;
   CheckpointStore checkpoints_;
   RunLogs logs_;
 
@@ -122,7 +152,6 @@ class CoordinatorService final : public control::Coordinator::Service {
   std::map<SessionId, Session> sessions_;
   SessionId next_session_ = 0;
   std::optional<Finish> end_;
-  std::mutex batches_mutex_;
   TunnelService tunnels_;
 };
 

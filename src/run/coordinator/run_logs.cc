@@ -19,7 +19,7 @@ Result<RunLogs::Lines> RunLogs::lines_from(const RunStore& store, int64_t from) 
   const auto rows = TRY(store.commits(from));
   const auto evaluations = TRY(store.evaluations());
   std::map<int64_t, double> losses;
-  std::optional<EvaluationRow> last;
+  std::optional<PersistEvaluation> last;
   for (const auto& row : evaluations) {
     if (row.is_final)
       last = row;
@@ -30,7 +30,7 @@ Result<RunLogs::Lines> RunLogs::lines_from(const RunStore& store, int64_t from) 
   for (const auto& row : rows) {
     const int64_t committed = row.step + 1;
     auto text = row.metrics;
-    if (rule_.due_after(committed)) {
+    if (evaluates_after(train_, committed)) {
       const auto loss = losses.find(committed);
       if (loss == losses.end()) return lines;
       auto json = nlohmann::ordered_json::parse(text);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "net/certificates.h"
 #include "run/core/coordinator_core.h"
 
 namespace thinpipe {
@@ -162,20 +163,18 @@ Result<StoredRun> RunStore::load() const {
   const auto revoked = TRY(select(path_, database_, "SELECT peer FROM revoked", {}, first_text));
   const auto rows = TRY(commits());
   const auto evaluated = TRY(evaluations());
-  StoredRun stored;
-  stored.epoch = epoch;
-  stored.generation = generation;
-  stored.paused = paused != 0;
-  stored.roster = std::move(holders);
-  stored.revoked.insert(revoked.begin(), revoked.end());
-  stored.committed = static_cast<int64_t>(rows.size());
+  StoredRun stored{.paused = paused != 0, .roster = std::move(holders), .revoked = {revoked.begin(), revoked.end()}};
+  auto& steps = stored.steps;
+  steps.epoch = epoch;
+  steps.generation = generation;
+  steps.committed = static_cast<int64_t>(rows.size());
   for (const auto& row : rows) {
-    if (!row.apply) stored.skipped.insert(row.step);
+    if (!row.apply) steps.skipped.insert(row.step);
   }
-  if (!rows.empty()) stored.last_commit = rows.back();
-  for (const auto& row : evaluated) {
-    stored.evaluations.insert(row.step);
-    if (row.is_final) stored.final_loss = row.loss;
+  if (!rows.empty()) steps.last_commit = rows.back();
+  for (const auto& evaluation : evaluated) {
+    steps.evaluations.insert(evaluation.step);
+    if (evaluation.is_final) steps.final_loss = evaluation.loss;
   }
   return stored;
 }
@@ -231,15 +230,15 @@ Result<std::vector<CommitRow>> RunStore::commits(int64_t from) const {
                 });
 }
 
-Status RunStore::add_evaluation(const EvaluationRow& row) {
+Status RunStore::add_evaluation(const PersistEvaluation& evaluation) {
   return execute(path_, database_, "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?)",
-                 {row.step, row.loss, int64_t{row.is_final}});
+                 {evaluation.step, evaluation.loss, int64_t{evaluation.is_final}});
 }
 
-Result<std::vector<EvaluationRow>> RunStore::evaluations() const {
+Result<std::vector<PersistEvaluation>> RunStore::evaluations() const {
   return select(path_, database_, "SELECT step, loss, is_final FROM evaluations ORDER BY step", {},
                 [](const Statement& row) {
-                  return EvaluationRow{row.whole(0), row.number(1), row.whole(2) != 0};
+                  return PersistEvaluation{row.whole(0), row.number(1), row.whole(2) != 0};
                 });
 }
 
@@ -293,20 +292,22 @@ Status RunStore::revoke_peer(const std::string& peer) {
   return execute(path_, database_, "INSERT OR REPLACE INTO revoked VALUES (?)", {peer});
 }
 
-Result<EventRow> RunStore::add_event(const std::string& kind, const std::string& text) {
-  EventRow row{0, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))), kind, text};
-  TRY(execute(path_, database_, "INSERT INTO events (time, kind, text) VALUES (?, ?, ?)",
-              {row.time, row.kind, row.text}));
-  row.number = sqlite3_last_insert_rowid(database_);
-  return row;
+Status RunStore::add_event(const std::string& kind, const std::string& text) {
+  return execute(path_, database_, "INSERT INTO events (time, kind, text) VALUES (?, ?, ?)",
+                 {fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))), kind, text});
 }
 
-Result<std::vector<EventRow>> RunStore::events(int64_t after, int64_t most) const {
+Result<std::vector<control::EventLine>> RunStore::events(int64_t after, int64_t most) const {
   return select(path_, database_,
                 "SELECT number, time, kind, text FROM (SELECT * FROM events WHERE number > ? ORDER BY number DESC "
                 "LIMIT ?) ORDER BY number",
                 {after, most}, [](const Statement& row) {
-                  return EventRow{row.whole(0), row.text(1), row.text(2), row.text(3)};
+                  control::EventLine event;
+                  event.set_number(row.whole(0));
+                  event.set_time(row.text(1));
+                  event.set_kind(row.text(2));
+                  event.set_text(row.text(3));
+                  return event;
                 });
 }
 

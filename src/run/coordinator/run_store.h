@@ -20,23 +20,10 @@ namespace thinpipe {
 
 struct StoredRun;  // run/core/coordinator_core.h
 
-struct EvaluationRow {
-  int64_t step;  // committed steps it followed
-  double loss;
-  bool is_final;
-};
-
-struct EventRow {
-  int64_t number;
-  std::string time;  // UTC, ISO 8601
-  std::string kind;
-  std::string text;
-};
-
 // 32 hex digits that no other run has.
 std::string new_run_id();
 
-// Somebody who traded an invite for a certificate.
+// A worker that has traded an invite for a certificate.
 struct PeerRow {
   std::string peer;
   std::string invite;          // its id
@@ -56,7 +43,7 @@ class RunStore {
   Status set(const std::string& name, const std::string& value);
   Result<std::optional<std::string>> get(const std::string& name) const;
 
-  // What a coordinator starts from, except the cuts and the checkpoint: those are files in the run's folder.
+  // The state that a coordinator starts from, except the cuts and the checkpoint, which are files in the run's folder.
   Result<StoredRun> load() const;
 
   // One transaction: the epoch, who holds which stage, and, with drop_from >= 0, the rows that a rollback forgets.
@@ -68,22 +55,22 @@ class RunStore {
   Status add_commit(const CommitRow& row);
   // In order; from that step on.
   Result<std::vector<CommitRow>> commits(int64_t from = 0) const;
-  Status add_evaluation(const EvaluationRow& row);
-  Result<std::vector<EvaluationRow>> evaluations() const;
+  Status add_evaluation(const PersistEvaluation& evaluation);
+  Result<std::vector<PersistEvaluation>> evaluations() const;
 
   // Invites, by id; the same id replaces.
   Status put_invite(const InviteRecord& invite);
   Result<std::vector<InviteRecord>> invites() const;
-  // One transaction: a use of the invite is gone and the peer is known, by the key it asked with.
+  // One transaction: takes a use from the invite and remembers the peer by its certificate request.
   Status enrol(const PeerRow& peer);
-  // Who asked with that key before.
+  // The peer that has enrolled with that request before.
   Result<std::optional<PeerRow>> peer_with_key(const std::string& request_sha256) const;
   Result<bool> has_peer(const std::string& peer) const;
   Status revoke_peer(const std::string& peer);
 
-  Result<EventRow> add_event(const std::string& kind, const std::string& text);
+  Status add_event(const std::string& kind, const std::string& text);
   // Those with a higher number, at most `most`, the newest if there are more.
-  Result<std::vector<EventRow>> events(int64_t after, int64_t most) const;
+  Result<std::vector<control::EventLine>> events(int64_t after, int64_t most) const;
 
  private:
   RunStore(std::filesystem::path path, sqlite3* database) : path_(std::move(path)), database_(database) {}

@@ -19,6 +19,7 @@
 #include "net/tls.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
+#include "pipeline/seed_numbers.h"
 #include "pipeline/table_file.h"
 #include "run/coordinator_line.h"
 #include "text/prepare.h"
@@ -29,7 +30,7 @@ namespace {
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kServeFarewell = std::chrono::seconds(10);
 
-// The value of that name, made and kept when there is none yet.
+// The stored value of that name; stores `first` if there is none yet.
 std::string lasting(RunStore& store, const std::string& name, const std::string& first) {
   const auto known = store.get(name).take();
   if (known) return *known;
@@ -37,7 +38,7 @@ std::string lasting(RunStore& store, const std::string& name, const std::string&
   return first;
 }
 
-// Without a port the one of last time, so that workers find a restarted coordinator.
+// A place without a port gets the port of last time, so that workers find a restarted coordinator.
 std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::string>& listen) {
   const auto port = store.get("port").take();
   std::vector<HostPort> places;
@@ -48,7 +49,7 @@ std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::stri
   return places;
 }
 
-// The places, with the ports they got. Throws when one of them cannot be had.
+// Fills in the ports that the places got. Throws UserError if it cannot listen at one of them.
 std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Identity& identity,
                                            std::vector<HostPort>& places) {
   prepare_grpc();
@@ -69,7 +70,7 @@ std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Id
   return server;
 }
 
-// This machine's own way in.
+// Where a process on this machine reaches the coordinator.
 std::string local_address(const std::vector<HostPort>& places) {
   const auto& first = places.front();
   if (is_wildcard(first)) return to_string({"127.0.0.1", first.port});
@@ -80,12 +81,18 @@ void write_json(const std::filesystem::path& path, const nlohmann::ordered_json&
   write_file_atomically(path, json.dump() + "\n").take();
 }
 
-// The run's own token table, if it has one, is read and checked before anybody asks for it.
+// Reads and checks the run's own token table, if it has one, before anybody asks for it.
 std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder, const RunConfig& config,
                                             int64_t vocab) {
   if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
   const auto path = table_path(folder, config.model.subspace.table);
   return CheckpointFile{"", std::filesystem::file_size(path), sha256_of_file(path).take()};
+}
+
+// The weights of the last checkpoint as one file.
+Status write_model(const std::filesystem::path& folder, int64_t step) {
+  const auto found = TRY(checkpoint_of_step(folder, step));
+  return write_model_file(found.files, folder / "model.safetensors");
 }
 
 // Ticks until the run is over. A second signal ends the process: what is durable is durable.
@@ -106,6 +113,18 @@ Finish wait_for_end(CoordinatorService& service) {
   }
 }
 
+void write_outcome(const std::filesystem::path& folder, const Finish& end, bool complete,
+                   const control::RunStatus& status) {
+  write_json(folder / "outcome.json", {{"failed", end.failed},
+                                       {"complete", complete},
+                                       {"reason", end.reason},
+                                       {"step", status.step()},
+                                       {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
+                                       {"loss", status.loss()},  // null when it is not finite
+                                       {"validation_loss", status.validation_loss()},
+                                       {"step_bytes", status.step_bytes()}});
+}
+
 }  // namespace
 
 Finish serve_run(const ServeOptions& options) {
@@ -120,20 +139,25 @@ Finish serve_run(const ServeOptions& options) {
     throw UserError(fmt::format("data.corpus = \"{}\": is not the text this run began with", config.data.corpus));
   }
   keep_corpus(options.folder, corpus).take();
-  const auto table = checked_table(options.folder, config, corpus.vocab);
-  BatchSource batches(corpus, config.train);
+  const TokenWindows windows(corpus, config.train);
   auto listen = options.listen;
   if (listen.empty()) listen = {any_address()};
   auto places = listen_places(store, listen);
-  const auto now = WallTime::clock::now();
-  auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run, now).take();
+  auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run).take();
   const auto door_folder = authority_folder(options.folder) / "coordinator";
   make_identity(authority, kCoordinatorName, door_folder).take();
   make_identity(authority, kOperatorName, operator_folder(options.folder)).take();
 
   const SystemClock clock;
-  CoordinatorService service({run, config, options.folder, corpus.id, corpus.vocab, table},
-                             {std::move(authority), options.open}, std::move(store), batches, clock);
+  CoordinatorService service({.run = run,
+                              .config = config,
+                              .folder = options.folder,
+                              .corpus_id = corpus.id,
+                              .vocab = corpus.vocab,
+                              .seed_numbers_sha256 = seed_numbers_sha256(config, corpus.vocab),
+                              .table = checked_table(options.folder, config, corpus.vocab),
+                              .table_path = table_path(options.folder, config.model.subspace.table)},
+                             {std::move(authority), options.open}, std::move(store), windows, clock);
   service.start().take();
   const auto server = start_server(service, load_identity(door_folder).take(), places);
   service.remember_port(places.front().port).take();
@@ -150,21 +174,13 @@ Finish serve_run(const ServeOptions& options) {
   auto end = wait_for_end(service);
   bool complete = false;
   if (!end.failed && service.complete()) {
-    if (const auto status = service.write_model(); status.ok()) {
+    if (const auto status = write_model(options.folder, config.train.steps); status.ok()) {
       complete = true;
     } else {
       end = {true, status.error().message};
     }
   }
-  const auto status = service.status();
-  write_json(options.folder / "outcome.json", {{"failed", end.failed},
-                                               {"complete", complete},
-                                               {"reason", end.reason},
-                                               {"step", status.step()},
-                                               {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
-                                               {"loss", status.loss()},  // null when it is not finite
-                                               {"validation_loss", status.validation_loss()},
-                                               {"step_bytes", status.step_bytes()}});
+  write_outcome(options.folder, end, complete, service.status());
   service.wait_for_farewells(kServeFarewell);
   service.close_all();
   service.tunnels().shutdown("the run is over");

@@ -1,4 +1,4 @@
-// The coordinator as a process: opens (or makes) a run's folder, listens, and stays until the run is over.
+// The coordinator as a process: opens a run's folder, listens, and stays until the run is over.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace thinpipe {
 
 struct ServeOptions {
   std::filesystem::path folder;  // of the run, with its config.toml
-  // HOST or HOST:PORT, each; without a port the one of last time, else one that the kernel chooses. None: everywhere.
+  // HOST or HOST:PORT each. Default port: the one of last time, else the kernel chooses. Default: all interfaces.
   std::vector<std::string> listen;
-  std::vector<std::string> announce;  // HOST:PORT that invites name beside those, say a forwarded port
+  std::vector<std::string> announce;  // further HOST:PORT that invites name, for example a forwarded port
   bool open = false;                  // others may join
   std::function<void(const std::vector<std::string>&)> on_ready;  // it listens; where
 };
 
-// Until the run is over, or SIGINT or SIGTERM has stopped it (after a checkpoint; a second one at once). These signals
-// must be blocked in every thread. Throws UserError when it cannot start.
+// Returns when the run is over, or when SIGINT or SIGTERM has stopped it (the first after a checkpoint, the second at
+// once). The caller has blocked both signals in every thread. Throws UserError if the coordinator cannot start.
 Finish serve_run(const ServeOptions& options);
 
 }  // namespace thinpipe

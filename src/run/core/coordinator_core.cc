@@ -11,233 +11,496 @@
 namespace thinpipe {
 namespace {
 
-// After trouble, before the next attempt: a neighbour that is dying should have the time to be noticed.
-constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
-constexpr Duration kLongestRetry = std::chrono::seconds(5);
+control::ToWorker stop_message(const std::string& reason) {
+  control::ToWorker message;
+  message.mutable_stop()->set_reason(reason);
+  return message;
+}
+
+control::ToWorker to_worker(const CommitRow& row) {
+  control::ToWorker message;
+  *message.mutable_commit() = commit_message(row);
+  return message;
+}
+
+bool contains(const std::vector<std::string>& units, const std::string& unit) {
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
 
 }  // namespace
 
-std::string stage_and_peer(int64_t stage, const std::string& peer) { return fmt::format("stage {} ({})", stage, peer); }
-
 CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now)
     : rules_(std::move(rules)),
-      epoch_(stored.epoch),
-      generation_(stored.generation),
-      committed_(stored.committed),
-      last_commit_(std::move(stored.last_commit)),
-      skipped_(std::move(stored.skipped)),
-      evaluations_(std::move(stored.evaluations)),
-      final_loss_(stored.final_loss),
-      manifest_step_(stored.manifest_step),
-      manifest_files_(std::move(stored.manifest_files)),
+      seats_(rules_.seats()),
+      start_(now),
       paused_(stored.paused),
-      revoked_(std::move(stored.revoked)),
-      cuts_(std::move(stored.cuts)) {
-  if (last_commit_) basis_version_ = last_commit_->basis_version;
-  // Whoever held a stage may be alive and on its way back: nobody else gets it while its lease lasts.
-  for (size_t stage = 0; stage < stored.roster.size(); ++stage) {
-    Member member;
-    member.peer = stored.roster[stage];
-    member.heard = now;
-    member.stage = static_cast<int64_t>(stage);
-    members_[member.peer] = std::move(member);
+      steps_(std::move(stored.steps)),
+      saving_(std::move(stored.saving)) {
+  roster_.revoked = std::move(stored.revoked);
+  // Whoever held a seat may be alive and on its way back: nobody else gets it while the lease lasts.
+  for (size_t i = 0; stored.roster.size() == seats_.size() && i < seats_.size(); ++i) {
+    roster_.members[stored.roster[i]] = Member{.peer = stored.roster[i], .heard = now, .seat = seats_[i]};
   }
-  save_due_ =
-      rules_.checkpoint_every > 0 && committed_ - std::max<int64_t>(0, manifest_step_) >= rules_.checkpoint_every;
-}
-
-// Part of it may be what a worker said.
-void CoordinatorCore::log(Effects& out, std::string kind, const std::string& text) {
-  why_ = one_line(text);
-  out.push_back(LogEvent{std::move(kind), why_});
-}
-
-void CoordinatorCore::send(const Member& member, control::ToWorker message, Effects& out) {
-  if (member.session) out.push_back(SendTo{*member.session, std::move(message)});
-}
-
-void CoordinatorCore::to_all(const control::ToWorker& message, Effects& out) {
-  for (const auto& [peer, member] : members_) {
-    if (member.stage >= 0) send(member, message, out);
-  }
-}
-
-CoordinatorCore::Member* CoordinatorCore::of_session(SessionId session) {
-  for (auto& [peer, member] : members_) {
-    if (member.session == session) return &member;
-  }
-  return nullptr;
-}
-
-std::vector<CoordinatorCore::Member*> CoordinatorCore::by_stage() {
-  std::vector<Member*> stages(static_cast<size_t>(rules_.stages), nullptr);
-  for (auto& [peer, member] : members_) {
-    if (member.stage >= 0 && member.session) stages[static_cast<size_t>(member.stage)] = &member;
-  }
-  if (std::find(stages.begin(), stages.end(), nullptr) != stages.end()) return {};
-  return stages;
+  if (steps_.last_commit) steps_.basis_version = steps_.last_commit->basis_version;
+  const int64_t every = rules_.config.checkpoint.every;
+  saving_.due = every > 0 && steps_.committed - saving_.last_step() >= every;
 }
 
 // ---- events ----
 
 Effects CoordinatorCore::message(SessionId session, const control::FromWorker& message, TimePoint now) {
-  Effects out;
   if (message.has_hello()) {
-    hello(session, message.hello(), now, out);
-  } else if (auto* member = of_session(session); member != nullptr) {
+    hello(session, message.hello(), now);
+  } else if (auto* member = of_session(roster_, session)) {
     member->heard = now;
-    if (message.has_formed() && message.formed().epoch() == epoch_) {
-      note_paths(*member, message.formed(), out);
-      if (!member->formed) note_formed(*member);
-    } else if (message.has_ready() && phase_ == Phase::kRunning && message.ready().epoch() == epoch_ &&
-               message.ready().step() == committed_) {
-      member->ready = message.ready();
-    } else if (message.has_evaluated() && phase_ == Phase::kEvaluating && message.evaluated().epoch() == epoch_ &&
-               message.evaluated().step() == committed_) {
-      member->evaluated = message.evaluated().loss_sum();
-    } else if (message.has_trouble()) {
-      trouble(*member, message.trouble(), now, out);
-    } else if (message.has_probed()) {
-      note_probed(*member, message.probed());
-    } else if (message.has_refused()) {
-      log(out, "refused", fmt::format("{} turned somebody away: {}", member->peer, message.refused().reason()));
-    } else if (message.has_leave() && !member->leaving) {
-      leave(*member, out);
-    }
+    hear(*member, message, now);
   }
-  advance(now, out);
-  return out;
-}
-
-void CoordinatorCore::trouble(Member& member, const control::Trouble& trouble, TimePoint now, Effects& out) {
-  const auto who = member.stage >= 0 ? stage_and_peer(member.stage, member.peer) : member.peer;
-  if (trouble.fatal() && rules_.open) return expel(member, trouble.reason(), out);
-  if (trouble.fatal()) return finish(true, fmt::format("{}: {}", who, trouble.reason()), out);
-  if (trouble.epoch() != epoch_ || phase_ == Phase::kGathering) return;
-  if (phase_ == Phase::kForming) {  // perhaps a path that was there is not any more
-    for (const auto& [peer, other] : members_) {
-      if (std::abs(other.stage - member.stage) == 1) book_.forget(member.incarnation, other.incarnation);
-    }
-  }
-  ++failures_;
-  if (failures_ >= rules_.max_failures) {
-    return finish(true,
-                  fmt::format("step {} failed {} times in a row, last at {}: {}", committed_ + 1, failures_, who,
-                              trouble.reason()),
-                  out);
-  }
-  abort(fmt::format("{}: {}", who, trouble.reason()), out);
-  const auto wait =
-      std::min<Duration>(kLongestRetry, kFirstRetry * (int64_t{1} << std::min<int64_t>(failures_ - 1, 10)));
-  retry_at_ = now + wait;
+  return advance(now);
 }
 
 Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
-  Effects out;
-  if (auto* member = of_session(session)) {
+  if (auto* member = of_session(roster_, session)) {
     member->session.reset();
-    member->heard = now;  // the lease counts from here
+    member->heard = now;
     if (member->leaving) {
-      leave(*member, out);
-    } else if (member->stage >= 0 && phase_ != Phase::kDone) {
-      abort(fmt::format("{} lost its connection", stage_and_peer(member->stage, member->peer)), out);
+      release_leavers();
+    } else if (member->seat && !done()) {
+      abort(fmt::format("{} lost its connection", name_of(*member)));
     } else {
-      members_.erase(std::string(member->peer));
+      remove(member->peer);
     }
   }
-  advance(now, out);
-  return out;
+  return advance(now);
 }
 
 Effects CoordinatorCore::tick(TimePoint now) {
-  Effects out;
-  drop_expired(now, out);
-  // Asks the relayed ones again, now and then, whether they can do without.
-  if (phase_ == Phase::kRunning || phase_ == Phase::kEvaluating) better_path_known(now, out);
-  advance(now, out);
-  return out;
+  drop_silent(now);
+  // Asks relayed neighbours again; a better path is used after the step.
+  if (phase_ == Phase::kRunning || phase_ == Phase::kEvaluating) (void)better_path_known(now);
+  return advance(now);
 }
 
-bool CoordinatorCore::stages_are_on_their_way() const {
-  const auto holders =
-      std::count_if(members_.begin(), members_.end(), [](const auto& one) { return one.second.stage >= 0; });
-  return holders == rules_.stages;
+Effects CoordinatorCore::file_arrived(const control::StateFile& file, TimePoint now) {
+  if (auto manifest = take_file(saving_, file, steps_.generation, rules_.config.model)) {
+    out_.push_back(*std::move(manifest));
+  }
+  return advance(now);
+}
+
+Effects CoordinatorCore::manifest_written(const std::vector<control::StateFile>& files, TimePoint now) {
+  note_manifest(saving_, files);
+  log("checkpoint", fmt::format("the checkpoint of step {} is written", saving_.manifest_step));
+  return advance(now);
+}
+
+// Worth stopping for: without checkpoints the steps that can be lost grow without end.
+Effects CoordinatorCore::manifest_failed(const std::string& reason, TimePoint now) {
+  finish(true, fmt::format("the checkpoint could not be written: {}", reason));
+  return advance(now);
 }
 
 Effects CoordinatorCore::control(control::ControlRequest::What what, TimePoint now) {
-  Effects out;
   if (what == control::ControlRequest::STOP && !stop_requested_) {
     stop_requested_ = true;
-    log(out, "stop", "asked to stop after a checkpoint");
+    log("stop", "stopping after a checkpoint");
   } else if (what == control::ControlRequest::PAUSE && !paused_) {
     paused_ = true;
-    out.push_back(PersistPaused{true});
-    log(out, "paused", fmt::format("asked to pause after step {}", committed_ + (phase_ == Phase::kRunning ? 1 : 0)));
+    out_.push_back(PersistPaused{true});
+    const int64_t last = steps_.committed + (phase_ == Phase::kRunning ? 1 : 0);
+    log("paused", fmt::format("pausing after step {}", last));
   } else if (what == control::ControlRequest::RESUME && paused_) {
     paused_ = false;
-    out.push_back(PersistPaused{false});
-    log(out, "resumed", "asked to go on");
+    out_.push_back(PersistPaused{false});
+    log("resumed", "continuing");
   }
-  // Nobody to save anything: a run that stands still stops where its last checkpoint is.
-  if (stop_requested_ && phase_ == Phase::kGathering && by_stage().empty()) {
+  if (stop_requested_ && phase_ == Phase::kGathering && crew().empty()) {  // nobody is there to save anything
     finish(false,
-           fmt::format("stopped while waiting for workers; the last checkpoint is of step {}",
-                       std::max<int64_t>(0, manifest_step_)),
-           out);
+           fmt::format("stopped while waiting for workers; the last checkpoint is of step {}", saving_.last_step()));
   }
-  advance(now, out);
-  return out;
+  return advance(now);
+}
+
+Effects CoordinatorCore::kick(const std::string& peer, TimePoint now) {
+  if (!roster_.revoked.insert(peer).second) return {};
+  out_.push_back(PersistRevoked{peer});
+  const auto text = fmt::format("{} was removed from the run", peer);
+  control::ToWorker news;
+  news.mutable_revoked()->set_peer(peer);
+  news.mutable_revoked()->set_reason(text);
+  for (const auto& [name, member] : roster_.members) {
+    if (name != peer) send(member, news);
+  }
+  log("kicked", text);
+  if (const auto found = roster_.members.find(peer); found != roster_.members.end()) {
+    expel(found->second, "you were removed from this run by its organiser");
+  }
+  return advance(now);
 }
 
 Effects CoordinatorCore::fail(const std::string& reason) {
-  Effects out;
-  finish(true, reason, out);
-  return out;
+  finish(true, reason);
+  return std::exchange(out_, {});
+}
+
+// ---- messages from workers ----
+
+void CoordinatorCore::hello(SessionId session, const control::Hello& hello, TimePoint now) {
+  if (const auto reason = why_refused(roster_, hello)) return refuse(session, hello.peer(), *reason);
+  if (done()) return out_.push_back(SendTo{session, stop_message(why_)});
+  auto& member = roster_.members[hello.peer()];
+  const bool is_back = member.incarnation == hello.incarnation();
+  if (member.session && *member.session != session) {
+    out_.push_back(CloseSession{*member.session, "the same worker has opened another connection"});
+  }
+  if (!is_back && !member.incarnation.empty() && member.seat) {
+    log("replaced", fmt::format("{} is a new process", name_of(member)));
+  }
+  paths_.book.forget_process(member.incarnation);  // its machine may have moved; a probe may be lost with the stream
+  admit(roster_, member, session, hello, rules_, now);
+  if (member.holding && missed_last_commit(steps_, *member.holding)) {
+    send(member, to_worker(*steps_.last_commit));
+    member.holding->set_applied(steps_.committed);
+    log("in doubt", fmt::format("{}: step {} was committed", member.peer, steps_.committed));
+  }
+  log("joined", fmt::format("{} {} from {}", member.peer, is_back ? "is back" : "joined",
+                            member.addresses.empty() ? "a place that cannot be dialled" : member.addresses.front()));
+  if (member.seat && phase_ != Phase::kGathering) abort(fmt::format("{} connected again", name_of(member)));
+}
+
+// Whatever does not fit the epoch and the step is late or repeated, and ignored.
+void CoordinatorCore::hear(Member& member, const control::FromWorker& message, TimePoint now) {
+  const auto fits = [&](const auto& report, Phase phase) {
+    return member.seat && phase_ == phase && report.epoch() == steps_.epoch && report.step() == steps_.committed;
+  };
+  if (message.has_formed()) {
+    formed(member, message.formed());
+  } else if (message.has_ready() && fits(message.ready(), Phase::kRunning)) {
+    steps_.ready[*member.seat] = message.ready();
+  } else if (message.has_evaluated() && fits(message.evaluated(), Phase::kEvaluating)) {
+    steps_.evaluated[*member.seat] = message.evaluated().loss_sum();
+  } else if (message.has_trouble()) {
+    trouble(member, message.trouble(), now);
+  } else if (message.has_probed()) {
+    const auto* other = of_process(roster_, message.probed().incarnation());
+    if (other != nullptr) note_probed(paths_, member, *other, message.probed());
+  } else if (message.has_refused()) {
+    log("refused", fmt::format("{} turned somebody away: {}", member.peer, message.refused().reason()));
+  } else if (message.has_leave() && !member.leaving) {
+    member.leaving = true;
+    log("leaving", fmt::format("{} wants to leave", member.peer));
+    if (!member.seat) release_leavers();
+  }
+}
+
+// Only now does the worker hold the state that it was told to restore: it might have failed, or a newer epoch might
+// have overtaken the order.
+void CoordinatorCore::formed(Member& member, const control::Formed& formed) {
+  if (!member.seat || formed.epoch() != steps_.epoch) return;
+  if (formed.has_next() && note_measured(paths_, crew(), member.seat->stage, formed.next())) {
+    log("path", describe_path(paths_, static_cast<size_t>(member.seat->stage)));
+  }
+  if (!steps_.formed.insert(*member.seat).second) return;
+  member.holding = holding_of(steps_, rules_, *member.seat);
+}
+
+void CoordinatorCore::trouble(Member& member, const control::Trouble& trouble, TimePoint now) {
+  const auto what = fmt::format("{}: {}", name_of(member), trouble.reason());
+  if (trouble.fatal() && rules_.open) return expel(member, trouble.reason());
+  if (trouble.fatal()) return finish(true, what);
+  if (!member.seat || trouble.epoch() != steps_.epoch || phase_ == Phase::kGathering || done()) return;
+  if (phase_ == Phase::kForming) {  // a path that was there may be gone
+    for (const auto& [peer, other] : roster_.members) {
+      if (other.seat && std::abs(other.seat->stage - member.seat->stage) == 1) {
+        paths_.book.forget(member.incarnation, other.incarnation);
+      }
+    }
+  }
+  if (const auto why = count_failure(steps_, rules_, what, now)) return finish(true, *why);
+  abort(what);
+}
+
+// ---- members that go ----
+
+void CoordinatorCore::remove(const std::string& peer) {
+  const auto found = roster_.members.find(peer);
+  paths_.book.forget_process(found->second.incarnation);
+  roster_.members.erase(found);
+}
+
+void CoordinatorCore::release_leavers() {
+  if (done()) return;
+  const bool can_save = saving_.manifest_step != steps_.committed && !crew().empty();
+  for (const auto& leaver : free_to_leave(roster_, can_save || phase_ != Phase::kGathering)) {
+    const auto& member = roster_.members.at(leaver.peer);
+    const bool held_seat = member.seat.has_value();
+    send(member, stop_message("you may go; thank you"));
+    remove(leaver.peer);
+    if (held_seat && phase_ != Phase::kGathering) abort(leaver.why);
+    log("left", leaver.why);
+  }
+}
+
+// Takes its place away and tells it why. The stage waits for somebody else.
+void CoordinatorCore::expel(const Member& member, const std::string& reason) {
+  const auto who = name_of(member);
+  const bool held_seat = member.seat.has_value();
+  if (member.session) {
+    refuse(*member.session, who, reason);
+    out_.push_back(CloseSession{*member.session, reason});
+  }
+  remove(std::string(member.peer));
+  if (held_seat) abort(fmt::format("{} lost its place: {}", who, reason));
+}
+
+void CoordinatorCore::drop_silent(TimePoint now) {
+  if (done()) return;
+  for (const auto& lost : expired(roster_, rules_, now)) {
+    const auto& member = roster_.members.at(lost.peer);
+    const bool held_seat = member.seat.has_value();
+    if (member.session) out_.push_back(CloseSession{*member.session, lost.why});
+    remove(lost.peer);
+    if (held_seat) {
+      abort(lost.why);
+    } else {
+      log("lost", lost.why);
+    }
+  }
+  if (stop_requested_ && phase_ == Phase::kGathering && !every_seat_is_held(roster_, seats_)) {
+    finish(false,
+           fmt::format("stopped without a checkpoint: {}; the last one is of step {}", why_, saving_.last_step()));
+  }
 }
 
 // ---- what comes next ----
 
-void CoordinatorCore::abort(const std::string& why, Effects& out) {
-  if (phase_ == Phase::kDone) return;
-  phase_ = Phase::kGathering;
-  for (auto& [peer, member] : members_) {
-    member.formed = false;
-    member.ready.reset();
-    member.evaluated.reset();
+// The state machine. Goes round until the phase stays as it is: what comes next needs another event.
+Effects CoordinatorCore::advance(TimePoint now) {
+  for (auto before = Phase::kDone; before != phase_;) {
+    before = phase_;
+    if (phase_ == Phase::kGathering && ready_to_form(now)) form();
+    if (phase_ == Phase::kForming && steps_.formed.size() == seats_.size()) phase_ = Phase::kIdle;
+    if (phase_ == Phase::kRunning && steps_.ready.size() == seats_.size()) commit(now);
+    if (phase_ == Phase::kEvaluating && steps_.evaluated.size() == seats_.size()) end_evaluation();
+    if (phase_ == Phase::kIdle) act_when_idle(now);
   }
-  log(out, "aborted", fmt::format("step {}: {}", committed_ + 1, why));
+  return std::exchange(out_, {});
 }
 
-void CoordinatorCore::finish(bool failed, const std::string& reason, Effects& out) {
-  if (phase_ == Phase::kDone) return;
-  phase_ = Phase::kDone;
-  failed_ = failed;
-  log(out, failed ? "failed" : "done", reason);
+bool CoordinatorCore::ready_to_form(TimePoint now) {
+  release_leavers();
+  give_seats();
+  if (steps_.retry_at && now < *steps_.retry_at) return false;
+  const auto present = crew();
+  if (present.empty()) return false;
+  auto paths = choose_paths(paths_, present, now);
+  std::move(paths.probes.begin(), paths.probes.end(), std::back_inserter(out_));
+  if (!paths.decided) why_ = paths.why;
+  return paths.decided;
+}
+
+void CoordinatorCore::give_seats() {
+  const auto seating = decide_seats(roster_, rules_);
+  if (!seating.cuts.empty()) {
+    rules_.config.pipeline.cuts = seating.cuts;
+    rules_.config.pipeline.auto_cuts = false;
+    out_.push_back(PersistCuts{seating.cuts});
+    log("placed", seating.why);
+  }
+  for (const auto& [peer, seat, why] : seating.given) {
+    roster_.members.at(peer).seat = seat;
+    if (!why.empty()) log("assigned", fmt::format("{} takes {}", peer, why));
+  }
+  if (!seating.why.empty()) why_ = one_line(seating.why);
+}
+
+// A new epoch. Whoever has the state of the committed steps keeps it; decide_beginning() says what the others do.
+void CoordinatorCore::form() {
+  const auto present = crew();
+  std::vector<bool> restores;
+  for (const auto* member : present) restores.push_back(!keeps_state(steps_, member->holding, *member->seat));
+  const auto lost = static_cast<size_t>(std::count(restores.begin(), restores.end(), true));
+  const auto beginning = decide_beginning(saving_, steps_.committed, lost, seats_.size());
+  if (beginning.step < steps_.committed) log("rollback", beginning.why);
+  if (beginning.all_restore) saving_.due = false;
+  give_up_saving(saving_, !beginning.all_restore);
+  begin_epoch(steps_, beginning, saving_.manifest_files.empty() ? 0 : saving_.manifest_files.front().basis_version());
+
+  PersistEpoch persist{steps_.epoch, steps_.generation, beginning.all_restore ? beginning.step : -1, {}};
+  for (const auto* member : present) persist.roster.push_back(member->peer);
+  out_.push_back(std::move(persist));
+  for (size_t i = 0; i < present.size(); ++i) {
+    const bool restore = beginning.all_restore || restores[i];
+    send(*present[i], form_message(present, i, restore));
+    if (restore) present[i]->holding.reset();  // until it says that it has formed
+  }
+  phase_ = Phase::kForming;
+  for (size_t i = 0; i < paths_.chosen.size(); ++i) out_.push_back(LogEvent{"path", describe_path(paths_, i)});
+  log("epoch", fmt::format("epoch {}: {} stages, from step {}; {}", steps_.epoch, seats_.size(), steps_.committed,
+                           beginning.why));
+}
+
+control::ToWorker CoordinatorCore::form_message(const std::vector<Member*>& crew, size_t i, bool restore) const {
   control::ToWorker message;
-  message.mutable_stop()->set_reason(why_);
-  for (const auto& [peer, member] : members_) send(member, message, out);
-  out.push_back(Finish{failed, why_});
+  auto& form = *message.mutable_form();
+  form.set_epoch(steps_.epoch);
+  form.set_generation(steps_.generation);
+  *form.mutable_seat() = seat_message(*crew[i]->seat);
+  form.set_step(steps_.committed);
+  if (i + 1 < crew.size()) *form.mutable_next() = neighbour_at(paths_, i, *crew[i + 1], true);
+  if (i > 0) *form.mutable_previous() = neighbour_at(paths_, i - 1, *crew[i - 1], false);
+  for (const int64_t blocks : blocks_per_stage(rules_.config)) form.add_cuts(blocks);
+  form.set_config_sha256(rules_.config_sha256);
+  form.set_restore(restore);
+  if (!restore) return message;
+  for (auto& file : files_of(saving_, units_of(rules_, *crew[i]->seat))) *form.add_files() = std::move(file);
+  return message;
 }
 
-void CoordinatorCore::advance(TimePoint now, Effects& out) {
-  if (phase_ == Phase::kGathering) {
-    release_leavers(out);
-    assign(out);
-    if (retry_at_ && now < *retry_at_) return;
-    if (by_stage().empty() || !choose_paths(now, out)) return;
-    retry_at_.reset();
-    form(out);
+void CoordinatorCore::act_when_idle(TimePoint now) {
+  const Wishes wishes{stop_requested_, paused_, a_holder_is_leaving(roster_), better_path_known(now)};
+  const auto next = decide_next(steps_, saving_, wishes, rules_);
+  if (next.save) {
+    begin_saving(saving_, steps_.committed);
+    send_to_crew(save_order(steps_));
   }
-  const auto all = [&](auto has) {
-    const auto stages = by_stage();
-    return !stages.empty() && std::all_of(stages.begin(), stages.end(), [&](const Member* one) { return has(*one); });
-  };
-  if (phase_ == Phase::kForming && all([](const Member& one) { return one.formed; })) phase_ = Phase::kIdle;
-  if (phase_ == Phase::kRunning && all([](const Member& one) { return one.ready.has_value(); })) commit(out);
-  if (phase_ == Phase::kEvaluating && all([](const Member& one) { return one.evaluated.has_value(); })) {
-    finish_evaluation(out);
+  switch (next.move) {
+    case Move::kEvaluate:
+      phase_ = Phase::kEvaluating;
+      return send_to_crew(evaluate_order(steps_, rules_));
+    case Move::kRunStep:
+      phase_ = Phase::kRunning;
+      return send_to_crew(run_order(steps_, rules_, slowest_hop_s(paths_, rules_.packet_bytes)));
+    case Move::kRegroup:
+      return gather("regrouping", next.why);
+    case Move::kFinish:
+      return finish(false, next.why);
+    case Move::kWait:
+      why_ = next.why;
   }
-  if (phase_ == Phase::kIdle) act_when_idle(now, out);
+}
+
+void CoordinatorCore::commit(TimePoint now) {
+  const auto present = crew();
+  std::vector<std::string> names;
+  for (const auto* member : present) names.push_back(name_of(*member));
+  const auto committed = commit_step(steps_, rules_, names, now - start_);
+  if (!committed) return finish(true, committed.error().message);
+  const auto& row = committed.value();
+  out_.push_back(PersistCommit{row});
+  send_to_crew(to_worker(row));
+  for (auto* member : present) member->holding->set_applied(steps_.committed);
+  const int64_t every = rules_.config.checkpoint.every;
+  if (every > 0 && steps_.committed % every == 0) saving_.due = true;
+  phase_ = Phase::kIdle;
+  if (!row.apply) log("skipped", fmt::format("step {}: {}", steps_.committed, row.why));
+  if (const auto why = too_many_skipped(steps_, rules_)) finish(true, *why);
+}
+
+void CoordinatorCore::end_evaluation() {
+  const auto evaluation = finish_evaluation(steps_, rules_);
+  out_.push_back(evaluation);
+  log("evaluated", fmt::format("step {}: validation loss {:.4f} on {} sequences", evaluation.step, evaluation.loss,
+                               rules_.windows_after(evaluation.step)));
+  phase_ = Phase::kIdle;
+}
+
+std::optional<std::string> CoordinatorCore::better_path_known(TimePoint now) {
+  auto better = better_path(paths_, crew(), now);
+  std::move(better.probes.begin(), better.probes.end(), std::back_inserter(out_));
+  return better.decided ? std::optional(better.why) : std::nullopt;
+}
+
+// Ends the epoch. Workers are not told: the next Form wakes them, or a broken link.
+void CoordinatorCore::gather(std::string kind, const std::string& why) {
+  if (done()) return;
+  phase_ = Phase::kGathering;
+  forget_reports(steps_);
+  log(std::move(kind), fmt::format("step {}: {}", steps_.committed + 1, why));
+}
+
+void CoordinatorCore::abort(const std::string& why) { gather("aborted", why); }
+
+void CoordinatorCore::finish(bool failed, const std::string& reason) {
+  if (done()) return;
+  phase_ = Phase::kDone;
+  log(failed ? "failed" : "done", reason);
+  for (const auto& [peer, member] : roster_.members) send(member, stop_message(why_));
+  out_.push_back(Finish{failed, why_});
+}
+
+// ---- effects ----
+
+void CoordinatorCore::send(const Member& member, control::ToWorker message) {
+  if (member.session) out_.push_back(SendTo{*member.session, std::move(message)});
+}
+
+void CoordinatorCore::send_to_crew(const control::ToWorker& message) {
+  for (const auto* member : crew()) send(*member, message);
+}
+
+void CoordinatorCore::refuse(SessionId session, const std::string& who, const std::string& reason) {
+  control::ToWorker message;
+  message.mutable_refuse()->set_reason(reason);
+  out_.push_back(SendTo{session, std::move(message)});
+  log("refused", fmt::format("{}: {}", who, reason));
+}
+
+// Part of the text may be what a worker said.
+void CoordinatorCore::log(std::string kind, const std::string& text) {
+  why_ = one_line(text);
+  out_.push_back(LogEvent{std::move(kind), why_});
+}
+
+// ---- questions ----
+
+std::optional<Seat> CoordinatorCore::seat_of(const std::string& peer) const {
+  const auto found = roster_.members.find(peer);
+  return found == roster_.members.end() ? std::nullopt : found->second.seat;
+}
+
+bool CoordinatorCore::holds_unit(const std::string& peer, const std::string& unit) const {
+  const auto seat = seat_of(peer);
+  return seat && contains(units_of(rules_, *seat), unit);
+}
+
+bool CoordinatorCore::saves_unit(const std::string& peer, const std::string& unit) const {
+  const auto seat = seat_of(peer);
+  return seat && contains(units_saved_by(rules_, *seat), unit);
+}
+
+Status CoordinatorCore::may_tunnel(const std::string& peer, int64_t boundary, uint64_t epoch, bool dials) const {
+  if (epoch != steps_.epoch) {
+    return Error{fmt::format("the tunnel is for epoch {} and the run is at epoch {}", epoch, steps_.epoch)};
+  }
+  return check_tunnel(paths_, boundary, holder_of(roster_, {.stage = dials ? boundary : boundary + 1}), peer);
+}
+
+CoordinatorCore::Offer CoordinatorCore::offer() const {
+  for (const Seat seat : seats_) {
+    if (holder_of(roster_, seat) != nullptr) continue;
+    Offer offer{seat, fmt::format("stage {}: nobody has it", seat.stage), 0};
+    for (const auto& file : files_of(saving_, units_of(rules_, seat))) offer.state_bytes += file.bytes();
+    return offer;
+  }
+  return {std::nullopt, "every stage has its worker: you would wait until one is free", 0};
+}
+
+void CoordinatorCore::describe(control::RunStatus& status, TimePoint now) const {
+  static constexpr const char* kNames[] = {"gathering", "forming", "idle", "running", "evaluating", "done"};
+  status.set_run(rules_.run);
+  status.set_phase(phase_ == Phase::kIdle && paused_ ? "paused" : kNames[static_cast<int>(phase_)]);
+  status.set_why(why_);
+  status.set_epoch(steps_.epoch);
+  status.set_step(steps_.committed);
+  status.set_steps(rules_.steps());
+  status.set_loss(steps_.last_commit ? steps_.last_commit->loss : 0);
+  status.set_step_bytes(steps_.step_bytes);
+  status.set_manifest_step(saving_.manifest_step);
+  status.set_paused(paused_);
+  status.set_validation_loss(steps_.final_loss ? *steps_.final_loss : steps_.validation_loss.value_or(0));
+  status.set_wait_share(steps_.wait_share);
+  describe_members(roster_, now, status);
+  describe_links(paths_, status);
 }
 
 }  // namespace thinpipe

@@ -13,7 +13,7 @@ namespace {
 // The prepared corpus on this machine if it is the run's, else the coordinator's.
 std::unique_ptr<Batches> token_source(const StageSources& sources) {
   if (const auto corpus = prepared_with_id(sources.run.corpus_id(), sources.corpora))
-    return std::make_unique<BatchSource>(*corpus, sources.config.train);
+    return std::make_unique<CorpusBatches>(*corpus, sources.config.train);
   log_info("there is no copy of the corpus here: token windows come from the coordinator");
   return std::make_unique<RemoteBatches>(sources.coordinator, sources.run.run(), sources.config.train,
                                          sources.run.vocab());

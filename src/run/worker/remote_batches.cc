@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 #include <grpcpp/channel.h>
 
-#include "boundary/kernels/tensor_bytes.h"
-#include "boundary/sizes.h"
+#include <vector>
 
 namespace thinpipe {
 namespace {
@@ -25,13 +24,14 @@ Result<TokenBatch> RemoteBatches::ask(const control::WindowsRequest& request, in
   const auto stub = line_.stub();
   const auto status = stub->GetWindows(&context, request, &reply);
   if (!status.ok()) return Error{fmt::format("no token windows from the coordinator: {}", status.error_message())};
-  const auto bytes = std::as_bytes(std::span(reply.ids()));
-  const auto wanted = ids_bytes(sequences, train_.seq_len, vocab_);
-  if (bytes.size() != wanted) {
-    return Error{fmt::format("token windows of {} bytes came, {} were due", bytes.size(), wanted)};
+  const auto wanted = sequences * (train_.seq_len + 1);
+  if (reply.ids_size() != wanted) {
+    return Error{fmt::format("the coordinator sent {} token ids instead of {}", reply.ids_size(), wanted)};
   }
-  auto tokens = TRY(read_ids(bytes, sequences, train_.seq_len, vocab_));
-  return TokenBatch{std::move(tokens)};
+  for (const uint32_t id : reply.ids()) {
+    if (id >= vocab_) return Error{fmt::format("the coordinator sent token id {}; the vocabulary has {}", id, vocab_)};
+  }
+  return token_batch(std::vector<int32_t>(reply.ids().begin(), reply.ids().end()), train_.seq_len);
 }
 
 Result<TokenBatch> RemoteBatches::training(int64_t step, int64_t microbatch) {
