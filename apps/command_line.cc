@@ -130,8 +130,8 @@ host of a run and its members can see and do.)");
   $ thinpipe doctor                             # for the default model
   $ thinpipe doctor --config my.toml
   $ thinpipe doctor thinpipe-v1-...             # for the run of this invite
-Measures memory, disk and speed, and prints for each whether it is enough and what would help.
-Downloads nothing.)");
+Measures memory, disk and speed. For each it prints whether it is enough and, if not, what would
+help. Downloads nothing.)");
   doctor_command.callback([invite, config] { doctor(*invite, *config); });
 }
 
@@ -414,7 +414,8 @@ void add_bench_join_and_data(Command& bench) {
   join.footer(R"(Examples:
   $ thinpipe bench join
   $ thinpipe bench join --json | tail -n 1
-Serves a run on this machine, lets workers join, and prints how long each took until its first step.)");
+Serves a run on this machine, lets workers join, and prints the seconds until each took part in a
+step.)");
   join.callback([json] { bench_join(this_program(), *json); });
 
   auto size = std::make_shared<std::string>("1GB");

@@ -18,7 +18,7 @@ TEST(CommandLine, NamesTheWordItDoesNotKnow) {
   expect_refused(program, {}, {"a command is missing", "thinpipe --help"});
   expect_refused(program, {"trian"}, {"unknown command trian", "did you mean train?"});
   expect_refused(program, {"dance"}, {"unknown command dance", "the commands are train"});
-  expect_refused(program, {"--verbose"}, {"unknown option --verbose", "--version"});
+  expect_refused(program, {"--verbose"}, {"unknown option --verbose", "did you mean --version?"});
   expect_refused(program, {"train", "--verbose"}, {"unknown option --verbose", "thinpipe train --help"});
   expect_refused(program, {"train", "--stpes", "5"}, {"unknown option --stpes", "did you mean --steps?"});
   expect_refused(program, {"join", "--chekc"}, {"unknown option --chekc", "did you mean --check?"});
