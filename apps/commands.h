@@ -1,30 +1,157 @@
-// The program's commands. Each adds itself to the command line; main runs the one that was asked for.
+// What the program can do: what each command is given (command_line.cc declares it) and the function that does it. The
+// second half needs libtorch: the small program, which has none, throws NeedsTorch there (docs/design/0010).
 #pragma once
 
-namespace CLI {
-class App;
-}
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/pick_options.h"
 
 namespace thinpipe {
 
-// Thrown by a command that has said all there is to say and ends with this code.
+class Command;
+
+// Declares all commands.
+void add_commands(Command& program);
+
+// Thrown by a command that has printed all there is to say and ends with this code.
 struct ExitWith {
   int code;
 };
+// Thrown by the small program: the full one must run this command.
+struct NeedsTorch {};
 
-void add_train_command(CLI::App& app);
-void add_serve_command(CLI::App& app);
-void add_work_command(CLI::App& app);
-void add_run_commands(CLI::App& app);        // runs, show, status, pause, resume
-void add_join_commands(CLI::App& app);       // invite, kick, join, doctor
-void add_data_commands(CLI::App& app);       // data prepare, list, inspect
-void add_tokenizer_commands(CLI::App& app);  // tokenizer train
-void add_eval_command(CLI::App& app);
-void add_generate_command(CLI::App& app);
-void add_export_command(CLI::App& app);
-void add_import_command(CLI::App& app);
-void add_lab_command(CLI::App& app);
-void add_bench_command(CLI::App& app);
-void add_program_commands(CLI::App& app);  // completion, man, --version
+// ---- without libtorch ----
+
+void list_runs();
+void show_run(const std::string& run);
+void print_status(const std::string& run, bool json);
+void pause_run(const std::string& run);
+void resume_run(const std::string& run);
+
+struct InviteArguments {
+  std::string run;
+  int64_t uses = 1;
+  std::string expires = "7d";
+  std::string note;
+  std::string revoke;
+  bool list = false;
+};
+void invite(const InviteArguments& arguments);
+void kick(const std::string& peer, const std::string& run);
+
+struct PrepareArguments {
+  std::string corpus;
+  std::string vocab;
+  std::string tokenizer;
+  std::string val_fraction;
+  bool json = false;
+};
+void prepare_data(const PrepareArguments& arguments);
+void list_data(bool json);
+
+struct InspectArguments {
+  std::string what;
+  std::string tokenizer;
+  uint64_t tokens = 64;
+  bool json = false;
+};
+void inspect_data(const InspectArguments& arguments);
+
+struct TokenizerArguments {
+  std::string corpus;
+  std::string vocab;
+  std::string out;
+};
+void train_tokenizer_file(const TokenizerArguments& arguments);
+
+// ---- with libtorch ----
+
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string steps;
+  std::string device;
+  std::string run_dir;
+  std::string resume;
+  bool in_process = false;
+};
+void train(const TrainArguments& arguments);
+
+struct ServeArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string run;
+  std::string run_dir;
+  std::vector<std::string> listen;
+  std::vector<std::string> announce;
+  bool local = false;
+};
+void serve(const ServeArguments& arguments);
+
+struct WorkArguments {
+  std::string coordinator;
+  std::string folder;
+  std::string listen = "127.0.0.1";
+};
+void work(const WorkArguments& arguments);
+
+struct JoinArguments {
+  std::string invite;
+  std::string name;
+  std::vector<std::string> listen;
+  std::vector<std::string> announce;
+  bool check_only = false;
+};
+void join(const JoinArguments& arguments);
+// For the run of that invite, else for that config, else for the default model.
+void doctor(const std::string& invite, const std::string& config);
+
+// A run, a checkpoint of one, or a Hugging Face folder.
+struct ModelArgument {
+  std::string where;  // empty: the newest run
+  std::string step;   // empty: the run's last
+  std::string device = "cpu";
+};
+
+struct EvalArguments {
+  ModelArgument model;
+  std::string text;
+  int64_t seq_len = 0;  // 0: the model's context
+  bool json = false;
+};
+void eval(const EvalArguments& arguments);
+
+struct GenerateArguments {
+  ModelArgument model;
+  std::string prompt;
+  bool has_prompt = false;
+  PickOptions pick;
+  int64_t max_tokens = 200;
+  bool interactive = false;
+  bool json = false;
+};
+void generate(const GenerateArguments& arguments);
+
+struct ExportArguments {
+  ModelArgument model;
+  std::string format;
+  std::string out;
+  std::string type;
+  std::string max_shard = "5GB";
+  bool has_max_shard = false;
+};
+void export_model(const ExportArguments& arguments);
+
+struct ImportArguments {
+  std::string folder;
+  std::string mode = "dense";
+  std::vector<std::string> overrides;
+  std::string run_dir;
+};
+void import_model(const ImportArguments& arguments);
+
+// lab/lab.h and bench/bench.h have the rest.
 
 }  // namespace thinpipe

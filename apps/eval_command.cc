@@ -1,9 +1,7 @@
-// thinpipe eval: how well a model predicts a text it is given, or its run's validation split.
+// thinpipe eval: how well a model predicts a given text, or the validation split of its run.
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -24,14 +22,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr int64_t kLongestWindow = 2048;  // unless asked for: some models could look back a hundred thousand tokens
-
-struct EvalOptions {
-  ModelArgument model;
-  std::string text;
-  int64_t seq_len = 0;
-  bool json = false;
-};
+constexpr int64_t kLongestWindow = 2048;  // by default: some models have a context of a hundred thousand tokens
 
 struct Measured {
   std::string text;  // what was predicted, for a person
@@ -39,7 +30,7 @@ struct Measured {
   double text_bytes;
 };
 
-// On a terminal only.
+// Shows progress, on a terminal only.
 void show(LiveLine& line, bool live, const Evaluation& so_far) {
   if (!live || so_far.predicted == 0 || !line.is_due()) return;
   line.show(fmt::format("{} tokens, loss {:.4f}", so_far.predicted, so_far.loss()));
@@ -47,8 +38,7 @@ void show(LiveLine& line, bool live, const Evaluation& so_far) {
 
 // The windows that training's own validation pass uses, so that the two losses can be compared.
 Measured of_validation_split(const ModelFiles& files, const Stage& stage, int64_t length, bool live) {
-  if (!files.run)
-    throw UserError("a Hugging Face folder has no validation split of its own; name a text with --text FILE");
+  if (!files.run) throw UserError("a Hugging Face folder has no validation split; name a text with --text FILE");
   const SystemClock clock;
   const auto corpus = [&] {
     PrepareLine line(stdout, live, clock);
@@ -69,7 +59,7 @@ Measured of_validation_split(const ModelFiles& files, const Stage& stage, int64_
   progress.clear();
   const auto& split = corpus.manifest.val;
   const auto& result = evaluator.finish();
-  // The split's last tokens fill no window; their bytes do not count either.
+  // The last tokens of the split do not fill a window, so their bytes do not count.
   const double share = static_cast<double>(result.predicted + 1) / static_cast<double>(split.tokens);
   return {fmt::format("validation split of {}", files.config.data.corpus), result,
           share * static_cast<double>(split.text_bytes)};
@@ -92,30 +82,32 @@ Measured of_text(const ModelFiles& files, const Stage& stage, const std::string&
     show(progress, live, evaluator.so_far());
   }
   progress.clear();
-  if (bytes == 0) throw UserError(fmt::format("--text {}: holds no text", source));
+  if (bytes == 0) throw UserError(fmt::format("--text {}: is empty", source));
   const auto& result = evaluator.finish();
-  if (result.predicted == 0) throw UserError(fmt::format("--text {}: holds no token to predict", source));
+  if (result.predicted == 0) throw UserError(fmt::format("--text {}: has no token to predict", source));
   return {source, result, bytes};
 }
 
-void eval(const EvalOptions& options) {
+}  // namespace
+
+void eval(const EvalArguments& arguments) {
   const bool live = ::isatty(STDOUT_FILENO) == 1;
-  const auto files = open_model(options.model);
-  const int64_t length = options.seq_len > 0 ? options.seq_len : std::min(files.context(), kLongestWindow);
-  const auto stage = load_model(files, options.model.device);
+  const auto files = open_model(arguments.model);
+  const int64_t length = arguments.seq_len > 0 ? arguments.seq_len : std::min(files.context(), kLongestWindow);
+  const auto stage = load_model(files, arguments.model.device);
   fmt::print("model: {}\n", files.title);
   std::fflush(stdout);
   const SystemClock clock;
   const auto start = clock.now();
-  const auto measured = options.text.empty() ? of_validation_split(files, *stage, length, live)
-                                             : of_text(files, *stage, options.text, length, live);
+  const auto measured = arguments.text.empty() ? of_validation_split(files, *stage, length, live)
+                                               : of_text(files, *stage, arguments.text, length, live);
   const auto took_s = std::chrono::duration<double>(clock.now() - start).count();
   const auto& result = measured.evaluation;
   fmt::print("text: {}, {} tokens predicted in windows of {} ({:.0f} tokens/s)\n", measured.text, result.predicted,
              length, static_cast<double>(result.predicted) / took_s);
   fmt::print("loss {:.4f} nats/token, perplexity {:.3f}, {:.4f} bits/byte\n", result.loss(), result.perplexity(),
              result.bits_per_byte(measured.text_bytes));
-  if (!options.json) return;
+  if (!arguments.json) return;
   const nlohmann::ordered_json object = {{"loss", result.loss()},
                                          {"perplexity", result.perplexity()},
                                          {"bits_per_byte", result.bits_per_byte(measured.text_bytes)},
@@ -124,28 +116,6 @@ void eval(const EvalOptions& options) {
                                          {"seq_len", length},
                                          {"tokens_per_s", static_cast<double>(result.predicted) / took_s}};
   fmt::print("{}\n", object.dump());
-}
-
-}  // namespace
-
-void add_eval_command(CLI::App& app) {
-  auto options = std::make_shared<EvalOptions>();
-  auto* command = app.add_subcommand("eval", "loss, perplexity and bits per byte of a model on a text");
-  add_model_argument(*command, options->model, /*computes=*/true);
-  command
-      ->add_option("--text", options->text,
-                   "a UTF-8 file, a .jsonl file or a folder of them; default: the validation split of the run")
-      ->type_name("FILE");
-  command->add_option("--seq-len", options->seq_len, "tokens per window; default: the model's context, at most 2048")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  command->add_flag("--json", options->json, "one JSON object on the last line");
-  command->footer(
-      "Examples:\n  thinpipe eval                           the newest run, on its own validation split\n"
-      "  thinpipe eval my-run --step 100         an earlier checkpoint of a run\n"
-      "  thinpipe eval my-run --text book.txt    on a text of yours\n"
-      "  thinpipe eval ./llama-hf --text book.txt\n"
-      "A token's loss is in nats; bits per byte compare models with different tokenizers.");
-  command->callback([options] { eval(*options); });
 }
 
 }  // namespace thinpipe

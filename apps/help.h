@@ -1,17 +1,13 @@
-// --help: what a command does, its options, examples; for the program, the commands by what one wants to do.
+// --help: CLI11's own formatter with our groups, widths and wrapping.
 #pragma once
 
-#include <string>
-
-#include "command_tree.h"
+#include <CLI/CLI.hpp>
+#include <memory>
 
 namespace thinpipe {
 
-// Gives every command its group and its help. Called by main when all commands have been added; `app` must outlive the
-// parsing.
-void add_help(CLI::App& app);
-
-// At most 100 columns wide, as long as no example is wider.
-std::string help_text(const Command& command);
+// At most 100 columns wide, as long as no footer is wider. --help-all is laid out so that help2man makes the manual
+// page from it: every command is a heading that ends in a colon with indented text below it.
+std::shared_ptr<CLI::FormatterBase> help_formatter();
 
 }  // namespace thinpipe

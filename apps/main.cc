@@ -1,9 +1,11 @@
-// thinpipe: one program. Exit codes: 0 done, also serve and join that end on one ctrl-C; 1 a fault of ours; 2 refused
-// input or a failed run, said in one line; 130 stopped: train and data prepare by ctrl-C, serve and join by a second.
+// The main() of both programs (docs/design/0010-late-libtorch.md): the small one, which people call, and the full one,
+// to which it hands over commands that need libtorch. Exit codes: 0 done, also serve and join that end on one ctrl-C; 1
+// a fault of the program; 2 refused input or a failed run, with one line that says why; 130 stopped: train and data
+// prepare by ctrl-C, serve and join by a second one.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -15,27 +17,29 @@
 #include <system_error>
 #include <vector>
 
+#include "arguments.h"
 #include "base/line.h"
 #include "base/log.h"
+#include "base/program_files.h"
 #include "base/result.h"
 #include "commands.h"
-#include "help.h"
+#include "complete.h"
 
+namespace thinpipe {
 namespace {
 
-// Says it in one line, whatever the message holds: libtorch puts a stack behind its own, a path may have line ends in
-// it.
+// Prints one line, whatever the message holds: libtorch adds a stack trace to its own, and a path may have line ends.
 void complain(std::string_view message) {
   for (const std::string_view stack : {"\nException raised from", "\nframe #"}) {
     message = message.substr(0, message.find(stack));
   }
-  // Not fmt::print, which throws where standard error cannot be written: there is nobody left to tell.
-  const std::string line = fmt::format("thinpipe: {}\n", thinpipe::escaped(message));
+  // Not fmt::print, which throws if standard error cannot be written: there is nobody left to tell.
+  const std::string line = fmt::format("thinpipe: {}\n", escaped(message));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-// What was printed may still be in memory, or was lost on the way: the code to end with instead of `code`. reason: the
-// errno of a write that failed before, if it is known.
+// The exit code instead of `code`: output may still be in memory, or was lost on the way. reason: the errno of a write
+// that failed before, if it is known.
 int ended(int code, int reason = 0) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
@@ -45,83 +49,91 @@ int ended(int code, int reason = 0) {
   return 2;
 }
 
-// CLI11 asks for a command without saying what it got instead.
-std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
-  const auto words = app.remaining();
-  if (!app.get_subcommands().empty() || words.empty()) return fmt::format("{}; see thinpipe --help", error.what());
-  if (words[0].starts_with('-')) return fmt::format("unknown option {}; see thinpipe --help", words[0]);
+// CLI11 complains about missing words before it looks at those that are too many. These are usually the mistake.
+std::string usage_fault(const Command& program, const CLI::ParseError& error) {
+  std::string path = program.get_name();
+  const CLI::App* command = &program;
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    path += " " + command->get_name();
+  }
+  const auto words = command->remaining();
+  const bool needs_command = command->get_require_subcommand_min() > 0 && error.get_name() == "RequiredError";
+  if (words.empty()) {
+    return fmt::format("{}; see {} --help", needs_command ? "a command is missing" : error.what(), path);
+  }
   std::vector<std::string> names;
-  for (const auto* command : app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); })) {
-    names.push_back(command->get_name());
+  const bool is_option = words[0].starts_with('-');
+  for (const auto* option : command->get_options()) {
+    if (is_option && !option->get_group().empty() && !option->get_positional()) names.push_back(option->get_name());
   }
-  const auto near = thinpipe::nearest(words[0], names);
-  if (!near.empty()) return fmt::format("unknown command {}: did you mean {}?", words[0], near);
-  return fmt::format("unknown command {}: the commands are {}", words[0], fmt::join(names, ", "));
+  for (const auto* one : command->get_subcommands([](const CLI::App* any) { return !any->get_group().empty(); })) {
+    if (!is_option) names.push_back(one->get_name());
+  }
+  const auto what = is_option ? "unknown option" : names.empty() ? "unexpected argument" : "unknown command";
+  if (const auto near = nearest(words[0], names); !near.empty()) {
+    return fmt::format("{} {}: did you mean {}?", what, words[0], near);
+  }
+  if (is_option || names.empty()) return fmt::format("{} {}; see {} --help", what, words[0], path);
+  return fmt::format("{} {}: the commands are {}", what, words[0], fmt::join(names, ", "));
 }
 
-// An empty value is a script's unset variable, not a wish for the default. Only a prompt may be empty: the text then
-// begins with nothing.
-void refuse_empty_values(CLI::App& app) {
-  for (auto* option : app.get_options()) {
-    if (option->get_items_expected_max() == 0 || option->check_name("--prompt")) continue;
-    option->check([](const std::string& value) {
-      return value.empty() ? std::string("is empty: give a value, or leave it out") : std::string();
-    });
-  }
-  for (auto* command : app.get_subcommands([](CLI::App*) { return true; })) refuse_empty_values(*command);
-}
-
-// fmt::print throws one where what stands behind standard output or standard error takes no more.
+// fmt::print throws one if standard output or standard error takes no more.
 bool is_unwritten_output(const std::exception& error) {
   return dynamic_cast<const std::system_error*>(&error) != nullptr &&
          (std::ferror(stdout) != 0 || std::ferror(stderr) != 0);
 }
 
-}  // namespace
+// Replaces this process by the full program, which parses the same arguments again. Signals, parent and standard
+// streams stay as they are.
+[[noreturn]] void hand_over(char** argv) {
+  const auto program = program_file("thinpipe-full", "the program with libtorch", THINPIPE_FULL_BUILT);
+  ::execv(program.c_str(), argv);
+  throw UserError(fmt::format("cannot start {}: {}", program.string(), std::strerror(errno)));
+}
 
-int main(int argc, char** argv) {
-  // For the processes of a run, which are children of this one: a thread that waits should not spin away the core that
-  // a neighbour needs. This process has read it already.
-  ::setenv("GOMP_SPINCOUNT", "1000", 0);
-  thinpipe::init_log();
-  CLI::App app("Trains transformer language models over ordinary internet links.", "thinpipe");
-  app.require_subcommand(1);
-  std::string log_level = "info";
-  app.add_option("--log-level", log_level, "what to say on standard error")
-      ->type_name("debug|info|warn|error")
-      ->capture_default_str();
-  app.parse_complete_callback([&] { thinpipe::set_log_level(log_level); });
-  thinpipe::add_train_command(app);
-  thinpipe::add_serve_command(app);
-  thinpipe::add_work_command(app);
-  thinpipe::add_run_commands(app);
-  thinpipe::add_join_commands(app);
-  thinpipe::add_eval_command(app);
-  thinpipe::add_generate_command(app);
-  thinpipe::add_export_command(app);
-  thinpipe::add_import_command(app);
-  thinpipe::add_data_commands(app);
-  thinpipe::add_tokenizer_commands(app);
-  thinpipe::add_lab_command(app);
-  thinpipe::add_bench_command(app);
-  thinpipe::add_program_commands(app);
-  thinpipe::add_help(app);
-  refuse_empty_values(app);
+int parse_and_run(Command& program, int argc, char** argv) {
   try {
-    app.parse(argc, argv);
+    program.parse(argc, argv);
     return ended(0);
-  } catch (const thinpipe::ExitWith& end) {
+  } catch (const NeedsTorch&) {
+    hand_over(argv);
+  } catch (const ExitWith& end) {
     return ended(end.code);
   } catch (const CLI::Success& asked) {  // --help or --version
     std::ostringstream text;
-    const int code = app.exit(asked, text);
+    const int code = program.exit(asked, text);
     errno = 0;
     std::fputs(text.str().c_str(), stdout);
     return ended(code, errno);
   } catch (const CLI::ParseError& error) {
-    complain(usage_fault(app, error));
+    complain(usage_fault(program, error));
     return 2;
-  } catch (const thinpipe::UserError& error) {
+  }
+}
+
+}  // namespace
+}  // namespace thinpipe
+
+int main(int argc, char** argv) {
+  using namespace thinpipe;
+  // A thread that waits should not spin away the core that a neighbour needs. libgomp reads this when it is loaded, so
+  // it takes effect in the full program and in the processes of a run.
+  ::setenv("GOMP_SPINCOUNT", "1000", 0);
+  init_log();
+  try {
+    Command program("thinpipe", "Train transformer language models over ordinary internet links");
+    std::string log_level = "info";
+    program.value("--log-level", log_level, one_of({"debug", "info", "warn", "error"}),
+                  "least important messages to print on standard error");
+    program.parse_complete_callback([&] { set_log_level(log_level); });
+    add_commands(program);
+    if (argc > 1 && argv[1] == std::string_view("__complete")) {
+      fmt::print("{}", complete(program, std::vector<std::string>(argv + 2, argv + argc)));
+      return ended(0);
+    }
+    return parse_and_run(program, argc, argv);
+  } catch (const UserError& error) {
     complain(error.what());
     return 2;
   } catch (const std::exception& error) {
@@ -129,7 +141,7 @@ int main(int argc, char** argv) {
       ended(0, dynamic_cast<const std::system_error&>(error).code().value());
       return 2;
     }
-    if (thinpipe::is_out_of_memory(error)) {
+    if (is_out_of_memory(error)) {
       complain("not enough memory for this run: lower model.d, model.blocks, train.microbatch or train.seq_len");
       return 2;
     }

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -41,14 +40,6 @@ void check_device(const std::string& device) {
 
 }  // namespace
 
-void add_model_argument(CLI::App& command, ModelArgument& argument, bool computes) {
-  command.add_option(
-      "model", argument.where,
-      "a run's folder or name, a checkpoint's folder, or a Hugging Face folder; default: the newest run");
-  command.add_option("--step", argument.step, "use the checkpoint of this step; default: the last one");
-  if (computes) command.add_option("--device", argument.device, "cpu, cuda or cuda:N")->capture_default_str();
-}
-
 ModelFiles open_model(const ModelArgument& argument) {
   check_device(argument.device);
   const auto step = parse_step(argument.step);
@@ -65,17 +56,16 @@ ModelFiles open_model(const ModelArgument& argument) {
     const auto id = checkpoint_id(folder.filename().string());
     const auto run = folder.parent_path().parent_path();
     if (id && fs::exists(run / "config.toml", ignored)) {
-      if (step) throw UserError(fmt::format("--step {}: {} is a checkpoint already", *step, path.string()));
+      if (step) throw UserError(fmt::format("--step {}: {} is already one checkpoint", *step, path.string()));
       return open_run(run, id->step, id->generation);
     }
   }
   const auto run = find_run(argument.where);
   if (!run) {
-    throw UserError(
-        fmt::format("there is no model '{}': needs a run (`thinpipe runs` lists them), a checkpoint's folder, or a "
-                    "Hugging Face folder "
-                    "with its config.json",
-                    argument.where));
+    throw UserError(fmt::format(
+        "there is no model '{}': needs a run (`thinpipe runs` lists them), the folder of a checkpoint, or a "
+        "Hugging Face folder with config.json",
+        argument.where));
   }
   return open_run(run.value(), step);
 }

@@ -1,9 +1,12 @@
-// Looking at runs and steering them: runs, show, status, pause, resume.
+// Commands that look at runs or talk to their coordinators, without libtorch: runs, show, status, pause, resume,
+// invite, kick.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <grpcpp/client_context.h>
+#include <unistd.h>
 
-#include <CLI/CLI.hpp>
-#include <memory>
+#include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -13,15 +16,44 @@
 #include "base/line.h"
 #include "base/result.h"
 #include "base/units.h"
-#include "call_coordinator.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "pipeline/table_file.h"
+#include "run/coordinator_line.h"
+#include "run/run_files.h"
 #include "run_folders.h"
 #include "store/checkpoints.h"
 
 namespace thinpipe {
 namespace {
+
+// A coordinator that is gone refuses at once; one that trains on a busy machine may be slow to answer.
+constexpr auto kCallTimeout = std::chrono::seconds(30);
+
+// Calls the coordinator of a run of this machine, as its operator: make(stub, context) makes the call and returns its
+// status. Throws UserError if the run is not being served, or with the coordinator's error.
+template <class Call>
+void call_coordinator(const std::filesystem::path& run, const Call& make) {
+  const auto place = read_coordinator_place(run);
+  if (!place) {
+    const auto state = state_of(run);
+    if (state == "complete")
+      throw UserError(fmt::format("{}: this run is complete and no longer served", run.string()));
+    throw UserError(
+        fmt::format("{}: this run is not being served ({}); start it with thinpipe train --resume or "
+                    "thinpipe serve --run",
+                    run.string(), state));
+  }
+  CoordinatorLine line(operator_access(run, place.value().address));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  const grpc::Status status = make(*line.stub(), &context);
+  if (status.ok()) return;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    throw UserError(fmt::format("{}: its coordinator does not answer: {}", run.string(), status.error_message()));
+  }
+  throw UserError(status.error_message());
+}
 
 // The last whole line of metrics.jsonl that has a loss; an empty object if there is none.
 nlohmann::json last_metrics(const std::filesystem::path& run) {
@@ -45,9 +77,32 @@ std::string progress_of(const std::filesystem::path& run) {
   return fmt::format("step {}/{}  loss {}", last.value("step", int64_t{0}), steps, loss);
 }
 
+std::string rate_text(double bits_per_s) {
+  return bits_per_s >= 1 && bits_per_s < 1e15 ? format_rate(static_cast<uint64_t>(bits_per_s)) : "an unknown rate";
+}
+
+void send_control(const std::string& name, control::ControlRequest::What what, const std::string& peer = "") {
+  const auto run = find_run(name).take();
+  control::ControlRequest request;
+  request.set_what(what);
+  request.set_peer(peer);
+  control::ControlReply reply;
+  call_coordinator(run, [&](auto& stub, auto* context) { return stub.Control(context, request, &reply); });
+  fmt::print("{}\n", reply.said());
+}
+
+int64_t lifetime_s(const std::string& text) {
+  const auto duration = parse_duration(text);
+  const auto seconds = duration ? duration.value() / std::chrono::seconds(1) : 0;
+  if (seconds < 1) throw UserError(fmt::format("--expires {}: needs a time like 90s, 30min, 12h or 7d", text));
+  return seconds;
+}
+
+}  // namespace
+
 void list_runs() {
   const auto runs = known_runs();
-  if (runs.empty()) fmt::print("no runs yet; `thinpipe train` makes one\n");
+  if (runs.empty()) fmt::print("no runs yet; `thinpipe train` starts one\n");
   for (const auto& run : runs) {
     std::string progress;
     try {
@@ -72,7 +127,7 @@ void show_run(const std::string& name) {
   if (const auto& hash = config.model.subspace.table; !hash.empty()) {
     const auto table = table_path(run, hash);
     const auto bytes = std::filesystem::file_size(table, ignored);
-    fmt::print("token table: {} ({})\n", table.string(), ignored ? "is missing" : format_size(bytes));
+    fmt::print("token table: {} ({})\n", table.string(), ignored ? "missing" : format_size(bytes));
   }
   fmt::print("progress: {}\n", progress_of(run));
   std::set<int64_t> steps;
@@ -82,10 +137,6 @@ void show_run(const std::string& name) {
     fmt::print("weights: {} ({})\n", (run / "model.safetensors").string(),
                format_size(std::filesystem::file_size(run / "model.safetensors")));
   }
-}
-
-std::string rate_text(double bits_per_s) {
-  return bits_per_s >= 1 && bits_per_s < 1e15 ? format_rate(static_cast<uint64_t>(bits_per_s)) : "an unknown rate";
 }
 
 void print_status(const std::string& name, bool json) {
@@ -135,48 +186,39 @@ void print_status(const std::string& name, bool json) {
   fmt::print("{}\n", object.dump());
 }
 
-void steer(const std::string& name, control::ControlRequest::What what) {
-  const auto run = find_run(name).take();
-  control::ControlRequest request;
-  request.set_what(what);
-  control::ControlReply reply;
-  call_coordinator(run, [&](auto& stub, auto* context) { return stub.Control(context, request, &reply); });
-  fmt::print("{}\n", reply.said());
-}
+void pause_run(const std::string& run) { send_control(run, control::ControlRequest::PAUSE); }
+void resume_run(const std::string& run) { send_control(run, control::ControlRequest::RESUME); }
+void kick(const std::string& peer, const std::string& run) { send_control(run, control::ControlRequest::KICK, peer); }
 
-}  // namespace
-
-void add_run_commands(CLI::App& app) {
-  auto name = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
-  // Examples for the newest run and for a named one, then what happens.
-  const auto add = [&](const std::string& command_name, const char* help, const char* happens, auto action) {
-    auto* command = app.add_subcommand(command_name, help);
-    command->add_option("run", *name, "a run's folder or name; default: the newest run");
-    command->footer(fmt::format("Examples:\n  thinpipe {0:<46}the newest run\n  thinpipe {0} 2026-01-31-17-05-09\n{1}",
-                                command_name, happens));
-    command->callback(action);
-    return command;
-  };
-  auto* runs = app.add_subcommand("runs", "list the runs of this machine");
-  runs->footer(
-      "Examples:\n  thinpipe runs\n  THINPIPE_DATA_DIR=/big/disk thinpipe runs               those of another data "
-      "folder\n"
-      "A line for each, newest last: its name, step and loss, and how it stands.");
-  runs->callback([] { list_runs(); });
-  add("show", "what a run is and how far it came",
-      "It prints the run's folder, model, progress, checkpoints and weights; the run need not be going on.",
-      [name] { show_run(*name); });
-  auto* status = add("status", "how a run that is going on stands",
-                     "It asks the run's coordinator: the step, who holds which stage, the links, what happened last.",
-                     [name, json] { print_status(*name, *json); });
-  status->add_flag("--json", *json, "one JSON object on the last line");
-  add("pause", "hold a run after its current step",
-      "Its machines stay in the run and wait; thinpipe resume lets them go on.",
-      [name] { steer(*name, control::ControlRequest::PAUSE); });
-  add("resume", "let a paused run go on",
-      "The next step begins at once. A run that was stopped is taken up with thinpipe train --resume.",
-      [name] { steer(*name, control::ControlRequest::RESUME); });
+void invite(const InviteArguments& arguments) {
+  const auto run = find_run(arguments.run).take();
+  control::InviteRequest request;
+  request.set_uses(arguments.uses);
+  request.set_lifetime_s(lifetime_s(arguments.expires));
+  request.set_note(arguments.note);
+  request.set_id(arguments.revoke);
+  request.set_what(!arguments.revoke.empty() ? control::InviteRequest::REVOKE
+                   : arguments.list          ? control::InviteRequest::LIST
+                                             : control::InviteRequest::CREATE);
+  control::InviteReply reply;
+  call_coordinator(run, [&](auto& stub, auto* context) { return stub.Invite(context, request, &reply); });
+  if (request.what() == control::InviteRequest::CREATE) {
+    fmt::print("{}\n", reply.text());
+    if (::isatty(STDOUT_FILENO) != 0) {
+      fmt::print(
+          stderr,
+          "\nThis line lets {} join the run within {}. Send it over a channel that you trust. On the other machine:\n"
+          "  ./thinpipe join <the line>\nTo revoke it: thinpipe invite --revoke {}\n",
+          arguments.uses == 1 ? "one machine" : fmt::format("{} machines", arguments.uses), arguments.expires,
+          reply.id());
+    }
+    return;
+  }
+  if (reply.invites().empty()) fmt::print("no invites yet\n");
+  for (const auto& line : reply.invites()) {
+    fmt::print("{}  {} use(s) left  until {}  {}{}\n", line.id(), line.uses_left(), line.expires(), line.state(),
+               line.note().empty() ? "" : "  # " + line.note());
+  }
 }
 
 }  // namespace thinpipe

@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "base/files.h"
-#include "run/coordinator/serve.h"
+#include "run/run_files.h"
 
 namespace thinpipe {
 
@@ -14,7 +14,7 @@ std::vector<std::filesystem::path> known_runs() {
   std::vector<std::filesystem::path> runs;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(data_dir() / "runs", ignored)) {
-    if (entry.path().filename().string().starts_with(".")) continue;  // one that is being made
+    if (entry.path().filename().string().starts_with(".")) continue;  // one that is still being created
     if (std::filesystem::exists(entry.path() / "config.toml", ignored)) runs.push_back(entry.path());
   }
   std::sort(runs.begin(), runs.end());
@@ -25,13 +25,14 @@ Result<std::filesystem::path> find_run(const std::string& name) {
   std::error_code ignored;
   const auto runs = known_runs();
   if (name.empty()) {
-    if (runs.empty()) return Error{"there are no runs yet; `thinpipe train` makes one"};
+    if (runs.empty()) return Error{"there are no runs yet; `thinpipe train` starts one"};
     return runs.back();
   }
   for (const auto& path : {std::filesystem::path(name), data_dir() / "runs" / name}) {
     if (std::filesystem::exists(path / "config.toml", ignored)) return std::filesystem::absolute(path);
   }
-  return Error{fmt::format("there is no run '{}': needs a run's folder, or a name that `thinpipe runs` lists", name)};
+  return Error{
+      fmt::format("there is no run '{}': needs the folder of a run, or a name that `thinpipe runs` lists", name)};
 }
 
 std::string state_of(const std::filesystem::path& run) {

@@ -15,7 +15,7 @@ std::vector<std::filesystem::path> known_runs();
 // A folder, or a name that known_runs() has; empty: the newest of them.
 Result<std::filesystem::path> find_run(const std::string& name);
 
-// How a run stands, in a word or two: "running", "complete", "stopped", "failed: reason", "in process".
+// The state of a run: "running", "complete", "stopped", "failed: reason", "in process".
 std::string state_of(const std::filesystem::path& run);
 
 }  // namespace thinpipe

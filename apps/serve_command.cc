@@ -2,18 +2,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "arguments.h"
 #include "base/result.h"
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "net/invite.h"
+#include "net/addresses.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "run/coordinator/serve.h"
@@ -22,20 +19,9 @@
 #include "run_folders.h"
 
 namespace thinpipe {
-namespace {
-
-struct ServeArguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string run;
-  std::string run_dir;
-  std::vector<std::string> listen;
-  std::vector<std::string> announce;
-  bool local = false;
-};
 
 void serve(const ServeArguments& arguments) {
-  // Before any thread is made: they inherit it.
+  // Before any thread is started, because threads inherit the mask.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -44,17 +30,17 @@ void serve(const ServeArguments& arguments) {
   std::filesystem::path folder;
   if (!arguments.run.empty()) {
     if (!arguments.config.empty() || !arguments.run_dir.empty()) {
-      throw UserError("--run goes on with the run's own config: leave out the config and --run-dir");
+      throw UserError("--run uses the run's own config: leave out CONFIG and --run-dir");
     }
     folder = find_run(arguments.run).take();
     if (!arguments.overrides.empty()) {
-      // What cannot be served is not changed.
+      // Checks that the changed run can be served before it is changed.
       const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
       (void)corpus_of_run(folder, wanted.data, data_dir());
       change_run(folder, arguments.overrides);
     }
   } else {
-    // Between machines there are real lines: none is emulated unless somebody asks for it.
+    // Machines have real links between them, so none is emulated by default.
     const std::vector<std::string> defaults{"link.rate=unlimited"};
     const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides, defaults)
                                                  : load_config(arguments.config, arguments.overrides, defaults);
@@ -72,7 +58,7 @@ void serve(const ServeArguments& arguments) {
   if (arguments.local && options.listen.empty()) options.listen = {"127.0.0.1"};
   if (!arguments.local) {
     options.on_ready = [](const std::vector<std::string>& addresses) {
-      fmt::print("serving at {}\nto bring somebody in: thinpipe invite\n", fmt::join(addresses, ", "));
+      fmt::print("serving at {}\nto let machines join: thinpipe invite\n", fmt::join(addresses, ", "));
       std::fflush(stdout);
     };
   }
@@ -80,45 +66,12 @@ void serve(const ServeArguments& arguments) {
   if (end.failed) throw UserError(end.reason);
 }
 
-}  // namespace
-
-void add_serve_command(CLI::App& app) {
-  auto arguments = std::make_shared<ServeArguments>();
-  auto* command = app.add_subcommand("serve", "the coordinator of a run: who takes part, steps, checkpoints");
-  command->add_option("config", arguments->config, "TOML file (docs/config.md); default: the default small model");
-  add_overrides(*command, arguments->overrides);
-  command->add_option("--run", arguments->run, "resume this run instead of starting a new one");
-  command->add_option("--run-dir", arguments->run_dir,
-                      "folder for a new run's files; default: a new folder in the data directory");
-  add_repeatable(*command, "--listen", arguments->listen,
-                 "address to listen on (HOST or HOST:PORT), may be repeated; default: all interfaces");
-  add_repeatable(*command, "--announce", arguments->announce,
-                 "address that invites name too (HOST:PORT), for example a forwarded port");
-  command->add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
-  command->footer(
-      "Examples:\n  thinpipe serve my.toml\n"
-      "  thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700\n"
-      "  thinpipe serve --run 2026-01-31-17-05-09               go on with a run\n"
-      "  thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2\n"
-      "It waits for as many machines as the run has stages, then leads it. Bring them in from another window: thinpipe "
-      "invite");
-  command->callback([arguments] { serve(*arguments); });
-}
-
-void add_work_command(CLI::App& app) {
-  auto coordinator = std::make_shared<std::string>(), folder = std::make_shared<std::string>();
-  auto listen = std::make_shared<std::string>("127.0.0.1");
-  auto* command = app.add_subcommand("work", "hold a stage of a run (started by train)")->group("");
-  command->add_option("--coordinator", *coordinator, "HOST:PORT")->required();
-  command->add_option("--folder", *folder, "for this worker's own files, with its identity in it")->required();
-  command->add_option("--listen", *listen, "host where neighbours dial")->capture_default_str();
-  command->callback([coordinator, folder, listen] {
-    WorkerOptions options;
-    options.folder = *folder;
-    options.listen = {*listen};
-    options.coordinator = coordinator_access({*coordinator}, options.folder / "identity");
-    run_worker(options).take();
-  });
+void work(const WorkArguments& arguments) {
+  WorkerOptions options;
+  options.folder = arguments.folder;
+  options.listen = {arguments.listen};
+  options.coordinator = coordinator_access({arguments.coordinator}, options.folder / "identity");
+  run_worker(options).take();
 }
 
 }  // namespace thinpipe

@@ -57,7 +57,7 @@ void bench_table(const BenchTableOptions& options, bool json) {
   TrainConfig train;
   train.microbatch = options.sequences;
   train.seq_len = options.length;
-  const auto batch = BatchSource(corpus, train).training(0, 0).take();
+  const auto batch = CorpusBatches(corpus, train).training(0, 0).take();
 
   ModelConfig config;
   config.mode = ModelMode::kDense;

@@ -1,12 +1,14 @@
-# cmake --install: the program, its tokenizer module (src/text/CMakeLists.txt), manual page, completions, documentation.
-# The tree works wherever it is moved: the program looks for the module beside its own place.
+# cmake --install: both programs (apps/CMakeLists.txt), the tokenizer module (src/text/CMakeLists.txt), manual page,
+# completions, documentation. The tree works wherever it is moved: src/base/program_files.h says where a program looks for
+# its parts.
 install(TARGETS thinpipe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS thinpipe_full RUNTIME DESTINATION ${CMAKE_INSTALL_LIBDIR}/thinpipe)
 
-# Made by the program itself, when it is installed and not before: a plain build does not pay for them.
+# Made from what the program prints, when it is installed and not before: a plain build does not pay for them.
 set(made ${PROJECT_BINARY_DIR}/installed)
 set(PACKAGING_DIR ${PROJECT_SOURCE_DIR}/packaging)
 configure_file(${PACKAGING_DIR}/changelog.in ${made}/changelog @ONLY)
-install(CODE "set(program \"$<TARGET_FILE:thinpipe>\")\nset(made \"${made}\")")
+install(CODE "set(program \"$<TARGET_FILE:thinpipe>\")\nset(made \"${made}\")\nset(packaging \"${PACKAGING_DIR}\")\nset(date ${THINPIPE_DATE})")
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/make_installed.cmake)
 
 install(FILES ${made}/thinpipe.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

@@ -1,5 +1,5 @@
-# Run by cmake --install before it copies: what the program prints about itself. `program` and `made` come from
-# install.cmake.
+# Run by cmake --install before it copies: what the program prints about itself. `program`, `made`, `packaging` and `date`
+# come from install.cmake.
 function(make_from_program file)
   execute_process(COMMAND ${program} ${ARGN} OUTPUT_FILE ${made}/${file} ERROR_VARIABLE fault RESULT_VARIABLE code)
   if(NOT code EQUAL 0)
@@ -13,8 +13,21 @@ function(compress file)
   execute_process(COMMAND gzip -9nc ${made}/${file} OUTPUT_FILE ${made}/${file}.gz COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-make_from_program(thinpipe.1 man)
+# The manual page from --help-all; packaging/manual.txt has the sections that no help text holds.
+function(make_manual_page)
+  find_program(HELP2MAN help2man)
+  if(NOT HELP2MAN)
+    message(FATAL_ERROR "cannot make the manual page: install the Debian package help2man")
+  endif()
+  execute_process(COMMAND date --utc --date=${date} +%s OUTPUT_VARIABLE seconds OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env SOURCE_DATE_EPOCH=${seconds} LC_ALL=C ${HELP2MAN} --no-info
+                          --help-option=--help-all --include=${packaging}/manual.txt --output=${made}/thinpipe.1 ${program}
+                  COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
 make_from_program(thinpipe completion bash)
 make_from_program(_thinpipe completion zsh)
+make_manual_page()
 compress(thinpipe.1)
 compress(changelog)

@@ -17,7 +17,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
-# What the program and the tokenizer module are linked with is found by dpkg-shlibdeps. It cannot know which OpenBLAS the
+# What the programs and the tokenizer module are linked with is found by dpkg-shlibdeps. It cannot know which OpenBLAS the
 # RPATH points to (cmake/toolchain.cmake), nor that the default corpus is printed by a program.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0-openmp, bible-kjv")

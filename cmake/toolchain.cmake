@@ -10,7 +10,6 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(thinpipe_flags INTERFACE -Wno-subobject-linkage -Wno-array-bounds -Wno-stringop-overflow
                          -Wno-stringop-overread -Wno-free-nonheap-object)
 endif()
-target_include_directories(thinpipe_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 
 if(THINPIPE_SANITIZE)
   target_compile_options(thinpipe_flags INTERFACE -fsanitize=${THINPIPE_SANITIZE} -fno-omit-frame-pointer -g)

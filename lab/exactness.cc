@@ -87,7 +87,10 @@ ExactnessError measure_exactness(const RunConfig& config) {
   return error;
 }
 
-std::vector<ExactnessCase> exactness_cases() {
+namespace {
+
+// What all cases have in common.
+RunConfig base_case() {
   RunConfig base;
   auto& model = base.model;
   model.mode = ModelMode::kSubspace;
@@ -108,7 +111,12 @@ std::vector<ExactnessCase> exactness_cases() {
   base.boundary.pack = Pack::kFp64;
   base.pipeline.stages = 4;
   base.pipeline.cuts = {2, 1, 1, 2};
+  return base;
+}
 
+}  // namespace
+
+std::vector<ExactnessCase> exactness_cases() {
   using Change = std::function<void(RunConfig&)>;
   const auto cuts = [](const std::vector<int64_t>& parts) -> Change {
     return [parts](RunConfig& c) { c.pipeline.cuts = parts, c.pipeline.stages = static_cast<int64_t>(parts.size()); };
@@ -147,7 +155,7 @@ std::vector<ExactnessCase> exactness_cases() {
   std::vector<ExactnessCase> cases;
   for (const auto& [name, list] : changes) {
     for (const auto form : {InputForm::kTable, InputForm::kDirect}) {
-      auto config = base;
+      auto config = base_case();
       for (const auto& change : list) change(config);
       config.model.subspace.input = form;
       cases.push_back({name + (form == InputForm::kTable ? " (table)" : " (direct)"), config});

@@ -29,7 +29,7 @@ struct Outcome {
 // the time, and a few at least.
 int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, double limit_s) {
   constexpr int64_t kLeastTimed = 6;
-  BatchSource batches(corpus, config.train);
+  CorpusBatches batches(corpus, config.train);
   InProcessPipeline pipeline(config, corpus.vocab, batches);
   pipeline.step(0);
   const SystemClock clock;
@@ -45,7 +45,7 @@ int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, doub
 
 Outcome train_for(RunConfig config, const PreparedCorpus& corpus, double limit_s) {
   config.train.steps = steps_within(config, corpus, limit_s);
-  BatchSource batches(corpus, config.train);
+  CorpusBatches batches(corpus, config.train);
   InProcessPipeline pipeline(config, corpus.vocab, batches);
   const SystemClock clock;
   const auto start = clock.now();

@@ -7,7 +7,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -26,19 +25,13 @@ using Bits = std::conditional_t<
     std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
 }  // namespace bytes_internal
 
+// Name the type where its width is part of a format: le_bytes<uint32_t>(length).
 template <LittleEndianNumber T>
 constexpr std::array<char, sizeof(T)> le_bytes(T value) {
   const auto bits = std::bit_cast<bytes_internal::Bits<T>>(value);
   std::array<char, sizeof(T)> bytes{};
   for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(static_cast<uint64_t>(bits) >> (8 * i));
   return bytes;
-}
-
-// Appends the number: put_le<uint32_t>(message, length). Name the type where its width is part of a format.
-template <LittleEndianNumber T>
-void put_le(std::string& out, std::type_identity_t<T> value) {
-  const auto bytes = le_bytes<T>(value);
-  out.append(bytes.data(), bytes.size());
 }
 
 // The number at `offset`. The bytes must be there: check the length of what comes from outside first.

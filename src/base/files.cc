@@ -134,27 +134,31 @@ bool lock_partial(int descriptor) {
   return ::fstat(descriptor, &status) != 0 || status.st_nlink > 0;
 }
 
+constexpr std::string_view kPartialFolder = ".partial";  // ".NAME.partial"
+
+// False if the folder was renamed or removed since it was opened: then another one may have that name now.
+bool still_has_name(const Fd& folder, const std::filesystem::path& path) {
+  struct stat held {};
+  struct stat named {};
+  return ::fstat(folder.get(), &held) == 0 && ::lstat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+         held.st_dev == named.st_dev;
+}
+
 // The folder, made if it is not there, and locked for as long as the descriptor is open. No descriptor if another
-// process has the lock and `wait` is false. On a file system without locks nobody waits for anybody.
-Result<Fd> make_locked(const std::filesystem::path& folder, bool wait, const std::filesystem::path& target) {
-  while (true) {
+// process has the lock and there is no `on_wait`. On a file system without locks nobody waits for anybody.
+Result<Fd> make_locked(const std::filesystem::path& folder, const std::function<void()>& on_wait) {
+  for (bool waited = false;;) {
     if (file_system().mkdir(folder.string()) != 0 && errno != EEXIST) return system_error(folder, "create folder");
     Fd lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
     if (!lock && errno == ENOENT) continue;
     if (!lock) return system_error(folder, "open folder");
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      if (!wait) return Fd();
-      log_info("waiting for another process that writes {}", target.string());
+      if (!on_wait) return Fd();
+      if (!std::exchange(waited, true)) on_wait();
       while (::flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
       }
     }
-    // Its holder may have renamed or removed it in the meantime: then another one may have that name now.
-    struct stat held {};
-    struct stat named {};
-    if (::fstat(lock.get(), &held) == 0 && ::lstat(folder.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
-        held.st_dev == named.st_dev) {
-      return lock;
-    }
+    if (still_has_name(lock, folder)) return lock;
   }
 }
 
@@ -303,30 +307,45 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
   return file.commit();
 }
 
-Result<std::optional<AtomicFolder>> AtomicFolder::open(const std::filesystem::path& path, bool wait) {
+Result<std::optional<AtomicFolder>> AtomicFolder::open(const std::filesystem::path& path,
+                                                       const std::function<void()>& on_wait) {
   auto target = std::filesystem::absolute(path).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "out/"
   TRY(make_directories(target.parent_path()));
-  const auto hidden = target.parent_path() / ("." + target.filename().string() + ".partial");
-  auto lock = TRY(make_locked(hidden, wait, target));
+  const auto hidden = target.parent_path() / fmt::format(".{}{}", target.filename().string(), kPartialFolder);
+  auto lock = TRY(make_locked(hidden, on_wait));
   if (!lock) return std::optional<AtomicFolder>();
   AtomicFolder folder(target, hidden, std::move(lock));
   TRY(remove_contents(hidden));  // what a killed process has left
   return std::optional(std::move(folder));
 }
 
-Result<AtomicFolder> AtomicFolder::create(const std::filesystem::path& path) {
-  auto folder = TRY(open(path, true));
+Result<AtomicFolder> AtomicFolder::create(const std::filesystem::path& path, const std::function<void()>& on_wait) {
+  const auto log_it = [&] { log_info("waiting for another process that writes {}", path.string()); };
+  auto folder = TRY(open(path, on_wait ? on_wait : log_it));
   return *std::move(folder);
 }
 
 Result<AtomicFolder> AtomicFolder::create_new(const std::filesystem::path& parent, const std::string& name) {
   for (int attempt = 1; attempt < 1000; ++attempt) {
-    auto folder = TRY(open(parent / (attempt == 1 ? name : fmt::format("{}-{}", name, attempt)), false));
+    auto folder = TRY(open(parent / (attempt == 1 ? name : fmt::format("{}-{}", name, attempt)), {}));
     std::error_code ignored;
     if (folder && !std::filesystem::exists(folder->target(), ignored)) return *std::move(folder);
   }
   return Error{fmt::format("cannot find a new name for a folder in {}", parent.string())};
+}
+
+void AtomicFolder::remove_abandoned(const std::filesystem::path& parent) {
+  std::vector<std::filesystem::path> hidden;
+  std::error_code code;
+  for (std::filesystem::directory_iterator entry(parent, code), end; !code && entry != end; entry.increment(code)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with('.') && name.ends_with(kPartialFolder)) hidden.push_back(entry->path());
+  }
+  for (const auto& path : hidden) {
+    const Fd lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 && still_has_name(lock, path)) (void)remove_tree(path);
+  }
 }
 
 AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept

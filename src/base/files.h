@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,13 +91,18 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
 // failed, the whole one.
 class AtomicFolder {
  public:
-  // Waits while another process builds the same folder, so look at what is there after it, not before.
-  static Result<AtomicFolder> create(const std::filesystem::path& path);
+  // Waits while another process builds the same folder, so look at what is there after it, not before. `on_wait` is
+  // called once before it waits; without one, it logs a line.
+  static Result<AtomicFolder> create(const std::filesystem::path& path, const std::function<void()>& on_wait = {});
   // A new folder in `parent`: `name`, or name-2, name-3... if that is there or is being built.
   static Result<AtomicFolder> create_new(const std::filesystem::path& parent, const std::string& name);
   ~AtomicFolder();
   AtomicFolder(AtomicFolder&& other) noexcept;
   AtomicFolder& operator=(AtomicFolder&&) = delete;
+
+  // Removes the hidden folders in `parent` whose processes were killed, whatever their names. What cannot be removed
+  // stays. For folders that hold nothing but what an AtomicFolder made.
+  static void remove_abandoned(const std::filesystem::path& parent);
 
   const std::filesystem::path& path() const { return path_; }      // where to write; empty after commit()
   const std::filesystem::path& target() const { return target_; }  // absolute: where it will be
@@ -105,8 +111,9 @@ class AtomicFolder {
   Status commit();
 
  private:
-  // Nothing if another process builds it and `wait` is false.
-  static Result<std::optional<AtomicFolder>> open(const std::filesystem::path& path, bool wait);
+  // Nothing if another process builds it and there is no `on_wait`.
+  static Result<std::optional<AtomicFolder>> open(const std::filesystem::path& path,
+                                                  const std::function<void()>& on_wait);
   AtomicFolder(std::filesystem::path target, std::filesystem::path path, Fd lock)
       : target_(std::move(target)), path_(std::move(path)), lock_(std::move(lock)) {}
 

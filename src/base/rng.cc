@@ -1,7 +1,5 @@
 #include "base/rng.h"
 
-#include "base/result.h"
-
 namespace thinpipe {
 
 namespace {
@@ -88,18 +86,6 @@ double CounterRng::unit_variance_of(uint32_t bits) {
   // (bits + 1/2) 2^-31 - 1 is exact in double; the product with sqrt 3 is the only rounding.
   const double symmetric = (static_cast<double>(bits) + 0.5) * 0x1p-31 - 1.0;
   return symmetric * kSqrt3;
-}
-
-uint64_t CounterRng::below(uint64_t bound, uint64_t index) const {
-  TP_CHECK(bound > 0, "CounterRng::below needs a bound above 0");
-  // 2^64 mod bound values at the top would favour small results; they are drawn again from a stream of their own.
-  const uint64_t excess = (UINT64_MAX % bound + 1) % bound;
-  CounterRng draw = *this;
-  for (uint64_t attempt = 0;; ++attempt) {
-    const uint64_t bits = draw.bits64(index);
-    if (excess == 0 || bits <= UINT64_MAX - excess) return bits % bound;
-    draw = CounterRng(seed_, stream_ ^ (0x9e3779b97f4a7c15 * (attempt + 1)));
-  }
 }
 
 void CounterRng::fill_bits32(uint64_t first, std::span<uint32_t> out) const {

@@ -29,8 +29,6 @@ class CounterRng {
   double uniform(uint64_t index) const { return static_cast<double>(bits32(index)) * 0x1p-32; }
   // Uniform on the 2^32 midpoints of (-sqrt 3, sqrt 3): mean 0, variance 1 to within 2^-32. Rounded once, to double.
   double unit_variance(uint64_t index) const { return unit_variance_of(bits32(index)); }
-  // An integer in [0, bound), bound > 0, by rejection: exactly uniform. Uses as many sub-draws of `index` as it needs.
-  uint64_t below(uint64_t bound, uint64_t index) const;
 
   // out[j] = bits32(first + j), several times faster than one by one.
   void fill_bits32(uint64_t first, std::span<uint32_t> out) const;

@@ -134,17 +134,21 @@ std::string pack_refusal(const RunConfig& config, std::string_view width_key) {
                      problem);
 }
 
+struct BoundaryKind {
+  std::unique_ptr<Boundary> (*make)(const Cut& cut);
+  // "" or one sentence that names the key, its value and what would be right.
+  std::string (*refuses)(const RunConfig& config);
+};
+
 // A kind's number on the wire is its place here (docs/wire.md).
 constexpr std::array<BoundaryKind, 2> kKinds{{
-    {"subspace", [](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<SubspaceBoundary>(cut); },
+    {[](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<SubspaceBoundary>(cut); },
      [](const RunConfig& config) { return pack_refusal(config, "subspace.rank"); }},
-    {"dense", [](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<PackedBoundary>(cut); },
+    {[](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<PackedBoundary>(cut); },
      [](const RunConfig& config) { return pack_refusal(config, "model.d"); }},
 }};
 
 }  // namespace
-
-std::span<const BoundaryKind> boundary_kinds() { return kKinds; }
 
 size_t boundary_kind_of(const RunConfig& config) { return config.model.is_subspace() ? 0 : 1; }
 

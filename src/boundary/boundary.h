@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -64,15 +63,7 @@ class Boundary {
   virtual void commit(bool /*apply*/) {}
 };
 
-// The kinds there are. A run's follows from its model.mode.
-struct BoundaryKind {
-  std::string_view name;
-  std::unique_ptr<Boundary> (*make)(const Cut& cut);
-  // "" or one sentence that names the key, its value and what would be right.
-  std::string (*refuses)(const RunConfig& config);
-};
-std::span<const BoundaryKind> boundary_kinds();
-// The run's, as its place among them, which is also its number on the wire.
+// The kind of a run's boundary, as its number on the wire. It follows from model.mode.
 size_t boundary_kind_of(const RunConfig& config);
 
 std::unique_ptr<Boundary> make_boundary(const Cut& cut);

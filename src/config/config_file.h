@@ -30,7 +30,4 @@ RunConfig load_resumed_config(const std::filesystem::path& path, std::span<const
 // Every key with its value. Reading it back gives an equal config, to the last bit; the config must be valid.
 std::string to_toml(const RunConfig& config);
 
-// docs/config.md: every key with its default, what it may be and what it does.
-std::string config_reference_markdown();
-
 }  // namespace thinpipe

@@ -22,12 +22,13 @@ constexpr double kLeastEps = 1e-30;
 struct Rule {
   std::string needs;
   std::function<bool(const KeyValue&)> accepts;
+  std::vector<std::string> words = {};  // Key::words
 };
 
 // A rule for a key that holds a T: `test` gets its value.
 template <class T, class Test>
-Rule for_a(std::string needs, Test test) {
-  return {std::move(needs), [test](const KeyValue& value) { return test(std::get<T>(value)); }};
+Rule for_a(std::string needs, Test test, std::vector<std::string> words = {}) {
+  return {std::move(needs), [test](const KeyValue& value) { return test(std::get<T>(value)); }, std::move(words)};
 }
 
 Rule whole(int64_t low, int64_t high) {
@@ -51,7 +52,7 @@ Rule from_to_below(double low, double high) {
 }
 
 Rule truth() {
-  return for_a<bool>("true or false", [](bool) { return true; });
+  return for_a<bool>("true or false", [](bool) { return true; }, {"true", "false"});
 }
 
 Rule text() {
@@ -69,12 +70,13 @@ Rule hash_or_nothing() {
 }
 
 Rule device() {
-  return for_a<std::string>("\"cpu\", \"cuda\" or \"cuda:N\" with N from 0 to 999", [](std::string_view name) {
+  const auto test = [](std::string_view name) {
     if (name == "cpu" || name == "cuda") return true;
     if (!name.starts_with("cuda:")) return false;
     name.remove_prefix(5);
     return !name.empty() && name.size() <= 3 && name.find_first_not_of("0123456789") == std::string_view::npos;
-  });
+  };
+  return for_a<std::string>("\"cpu\", \"cuda\" or \"cuda:N\" with N from 0 to 999", test, {"cpu", "cuda"});
 }
 
 Rule list_of_whole(int64_t low, int64_t high, size_t most) {
@@ -88,10 +90,12 @@ Rule list_of_whole(int64_t low, int64_t high, size_t most) {
 
 // That, or one word of text in its place.
 Rule or_word(const std::string& word, const Rule& rule) {
-  return {fmt::format("{}, or \"{}\"", rule.needs, word), [word, rule](const KeyValue& value) {
+  return {fmt::format("{}, or \"{}\"", rule.needs, word),
+          [word, rule](const KeyValue& value) {
             const auto* text = std::get_if<std::string>(&value);
             return text != nullptr ? *text == word : rule.accepts(value);
-          }};
+          },
+          {word}};
 }
 
 template <class E>
@@ -101,10 +105,11 @@ Rule one_of() {
     if (!needs.empty()) needs += word == kWords<E>.back() ? " or " : ", ";
     needs += fmt::format("\"{}\"", word);
   }
-  return for_a<std::string>(needs, [](const std::string& word) {
+  const auto test = [](const std::string& word) {
     E ignored{};
     return enum_from_name(word, &ignored);
-  });
+  };
+  return for_a<std::string>(needs, test, {kWords<E>.begin(), kWords<E>.end()});
 }
 
 template <class T>
@@ -161,6 +166,7 @@ class SectionKeys {
         .set = [find, field](RunConfig& config, const KeyValue& value) { from_value(value, find(config).*field); },
         .absent_help = absent_help,
         .when_absent = when_absent,
+        .words = rule.words,
         .word = "",
     });
   }
@@ -173,6 +179,7 @@ class SectionKeys {
     const Rule rule = or_word(word, {key.needs, key.accepts});
     key.needs = rule.needs;
     key.accepts = rule.accepts;
+    key.words = rule.words;
     key.word = word;
     key.get = [find, word, flag, field](const RunConfig& config) -> KeyValue {
       if (find(config).*flag) return word;
@@ -340,8 +347,7 @@ void add_link(Table& table) {
   SectionKeys add(
       table, "link", [](auto& config) -> auto& { return config.link; },
       "How much the links between stages are slowed down, for runs on one machine. A value applies to all cuts, or is "
-      "a "
-      "list with one entry per cut (`\"80mbit, 20mbit\"`); an entry may be forward/backward (`\"80mbit/10mbit\"`).");
+      "a list with one entry per cut (`\"80mbit, 20mbit\"`); an entry may be forward/backward (`\"80mbit/10mbit\"`).");
   add("rate", &C::rate, some_text(), "bandwidth, for example `80mbit`, or `unlimited`; counts all bytes of a packet");
   add("delay", &C::delay, some_text(), "time from a packet's last byte sent to its arrival, for example `25ms`");
   add("jitter", &C::jitter, some_text(), "extra random delay per packet, from 0 to this; packets stay in order");

@@ -78,6 +78,9 @@ struct Key {
   std::string absent_help;
   std::function<void(RunConfig&)> when_absent;
 
+  // All that it accepts, or common values, for a shell to offer: "true", "cuda". Empty where there are too many.
+  std::vector<std::string> words;
+
   // The one text that may stand in place of a value of `type` ("auto"). Else empty.
   std::string word;
 

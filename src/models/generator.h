@@ -14,18 +14,12 @@
 #include "base/rng.h"
 #include "model/kv_cache.h"
 #include "model/stage.h"
+#include "models/pick_options.h"
 #include "text/tokenizer.h"
 
 namespace thinpipe {
 
 // The same logits and seed give the same tokens.
-struct PickOptions {
-  double temperature = 0.8;  // logits are divided by it; 0: always the likeliest token
-  int64_t top_k = 40;        // only the K most likely tokens; 0: all
-  double top_p = 0.95;       // of those, the fewest that hold this share of the probability
-  uint64_t seed = 1;
-};
-
 class TokenPicker {
  public:
   // Throws UserError naming the option that is out of its range.

@@ -7,9 +7,7 @@
 #include <set>
 
 #include "base/files.h"
-#include "base/log.h"
 #include "models/number_bytes.h"
-#include "text/work_folder.h"
 
 namespace thinpipe {
 namespace {
@@ -137,14 +135,6 @@ Status write_small_files(const fs::path& folder, const LlamaShape& shape, const 
   return {};
 }
 
-Status refuse_what_is_there(const fs::path& target) {
-  std::error_code code;
-  const auto type = fs::symlink_status(target, code).type();
-  if (type == fs::file_type::not_found) return {};
-  if (type == fs::file_type::directory && fs::is_empty(target, code) && !code) return {};
-  return Error{fmt::format("{} is there already and not an empty folder: remove it or name another", target.string())};
-}
-
 }  // namespace
 
 Result<HfFolder> HfFolder::open(const fs::path& path) {
@@ -259,18 +249,14 @@ Status write_hf_folder(const fs::path& path, const LlamaShape& shape, const Toke
            "a folder of {}", dtype_name(options.dtype));
   TRY(check_llama(shape, tokenizer));
   if (path.empty()) return Error{"an empty path names no folder"};
-  fs::path target = fs::absolute(path).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();  // "out/"
-  TRY(make_directories(target.parent_path()));
-  const auto lock_path = target.parent_path() / ("." + target.filename().string() + ".lock");
-  const auto wait = [&] { log_info("waiting for another process that writes {}", target.string()); };
-  const auto lock = TRY(FileLock::acquire(lock_path, wait));
-  TRY(refuse_what_is_there(target));
-
-  auto work = TRY(WorkFolder::create(target));
-  TRY(write_small_files(work.path(), shape, tokenizer, options.dtype));
-  TRY(write_weights(work.path(), shape, values, options));
-  return work.publish();
+  auto folder = TRY(AtomicFolder::create(path));
+  if (folder.is_taken()) {
+    return Error{fmt::format("{} is there already and not an empty folder: remove it or name another",
+                             folder.target().string())};
+  }
+  TRY(write_small_files(folder.path(), shape, tokenizer, options.dtype));
+  TRY(write_weights(folder.path(), shape, values, options));
+  return folder.commit();
 }
 
 }  // namespace thinpipe

@@ -10,28 +10,63 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 
+#include "base/line.h"
+
 namespace thinpipe {
 namespace {
 
-// Longer than any name that the DNS allows.
-constexpr size_t kMaxHostBytes = 255;
+constexpr size_t kMaxAddressBytes = 255;  // no name in the DNS is longer
+constexpr size_t kMaxShownBytes = 64;
 
-Result<int> parse_port(std::string_view text) {
-  int port = 0;
-  const auto [stopped, fault] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (fault != std::errc{} || stopped != text.data() + text.size() || port < 0 || port > 65535 || text.empty()) {
-    return Error{fmt::format("'{}' is not a port: a number up to 65535 is", text)};
-  }
-  return port;
+bool is_ipv4(const std::string& host) {
+  in_addr address{};
+  return ::inet_pton(AF_INET, host.c_str(), &address) == 1;
 }
 
-// Link-local ones mean something only together with an interface of the one who dials.
+// With or without a zone.
+std::optional<in6_addr> ipv6_address(std::string_view host) {
+  in6_addr address{};
+  const auto zone = host.find('%');
+  if (zone != std::string_view::npos && zone + 1 == host.size()) return std::nullopt;
+  if (::inet_pton(AF_INET6, std::string(host.substr(0, zone)).c_str(), &address) != 1) return std::nullopt;
+  return address;
+}
+
+bool is_host_name(std::string_view host) {
+  if (host.ends_with('.')) host.remove_suffix(1);
+  while (true) {
+    const auto label = host.substr(0, host.find('.'));
+    const bool fine = !label.empty() && label.size() <= 63 && label.front() != '-' && label.back() != '-';
+    if (!fine) return false;
+    if (label.size() == host.size()) return true;
+    host.remove_prefix(label.size() + 1);
+  }
+}
+
+// gRPC writes the brackets and the zone's sign of an IPv6 address percent-encoded.
+std::string decoded(std::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto code = text.substr(i, 3);
+    const char letter = code == "%5B" || code == "%5b"   ? '['
+                        : code == "%5D" || code == "%5d" ? ']'
+                        : code == "%25"                  ? '%'
+                                                         : '\0';
+    plain += letter == '\0' ? text[i] : letter;
+    if (letter != '\0') i += 2;
+  }
+  return plain;
+}
+
+// Link-local addresses mean something only together with an interface of the one who dials.
 bool is_link_local(const in6_addr& address) { return IN6_IS_ADDR_LINKLOCAL(&address) != 0; }
 
 struct LocalAddress {
@@ -65,7 +100,7 @@ std::vector<LocalAddress> interface_addresses(bool with_v6) {
 
 using AddressGetter = int (*)(int, sockaddr*, socklen_t*);
 
-// nullopt for what is not an internet socket, or not connected.
+// nullopt if the descriptor is not a connected internet socket.
 std::optional<int> port_of(int descriptor, AddressGetter get) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;
@@ -75,42 +110,76 @@ std::optional<int> port_of(int descriptor, AddressGetter get) {
   return std::nullopt;
 }
 
-// An older kernel fills less of the structure than this header knows.
+// An older kernel fills in less of the structure than this header declares.
 bool counts_bytes(socklen_t filled) { return filled >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t); }
 
 }  // namespace
 
 Result<HostPort> parse_host_port(std::string_view text) {
   const auto wrong = [&](std::string_view why) {
-    return Error{fmt::format("'{}' is not an address: {}; HOST, HOST:PORT or [IPV6]:PORT is right", text, why)};
+    return Error{fmt::format("'{}' is not an address: {}; write HOST:PORT, 192.0.2.7:PORT or [2001:db8::7]:PORT",
+                             escaped(text, kMaxShownBytes), why)};
   };
-  if (text.empty() || text.size() > kMaxHostBytes + 8) return wrong("it is empty or too long");
-  std::string_view host = text, port;
-  if (text.front() == '[') {
+  if (text.empty()) return wrong("it is empty");
+  if (text.size() > kMaxAddressBytes) return wrong("it is too long");
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view(".-_:%[]").find(c) != std::string_view::npos;
+  };
+  if (!std::all_of(text.begin(), text.end(), plain)) return wrong("no address has such a character");
+  std::string_view host = text, rest;
+  const bool bracketed = text.front() == '[';
+  if (bracketed) {
     const auto end = text.find(']');
     if (end == std::string_view::npos) return wrong("a ] is missing");
     host = text.substr(1, end - 1);
-    const auto rest = text.substr(end + 1);
-    if (!rest.empty() && rest.front() != ':') return wrong("a : must follow the ]");
-    port = rest.empty() ? rest : rest.substr(1);
-    if (!rest.empty() && port.empty()) return wrong("the port is missing");
+    rest = text.substr(end + 1);
   } else if (const auto colon = text.find(':'); colon != std::string_view::npos && colon == text.rfind(':')) {
     host = text.substr(0, colon);
-    port = text.substr(colon + 1);
-    if (port.empty()) return wrong("the port is missing");
-  }
-  if (host.empty()) return wrong("the host is missing");
-  for (const char c : host) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-                       c == '-' || c == '_' || c == ':' || c == '%';
-    if (!plain) return wrong("a host has no such character");
+    rest = text.substr(colon);
   }
   HostPort address{std::string(host), 0};
-  if (port.empty()) return address;
-  const auto number = parse_port(port);
-  if (!number) return wrong(number.error().message);
-  address.port = number.value();
+  if (host.empty()) return wrong("the host is missing");
+  if (bracketed || host.find(':') != std::string_view::npos) {
+    if (!ipv6_address(host)) return wrong("that is not an IPv6 address");
+  } else if (host.find_first_not_of("0123456789.") == std::string_view::npos) {
+    if (!is_ipv4(address.host)) return wrong("that is not an IPv4 address");
+  } else if (host.find_first_of("%[]") != std::string_view::npos || !is_host_name(host)) {
+    return wrong("that is not a host's name");
+  }
+  if (rest.empty()) return address;
+  const auto digits = rest.substr(1);
+  uint16_t port = 0;
+  const auto [stopped, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (rest.front() != ':' || fault != std::errc{} || stopped != digits.data() + digits.size() || port == 0) {
+    return wrong("its port is not a number from 1 to 65535");
+  }
+  address.port = port;
   return address;
+}
+
+Status check_address(std::string_view text) {
+  const auto address = TRY(parse_host_port(text));
+  if (address.port == 0) return Error{fmt::format("'{}' is not an address to dial: its port is missing", text)};
+  if (address.host.find('%') != std::string::npos) {
+    return Error{fmt::format("'{}' is not an address to dial: its zone means something on one machine only", text)};
+  }
+  return {};
+}
+
+std::string caller_network(std::string_view text) {
+  auto plain = decoded(text.substr(0, kMaxAddressBytes));
+  for (const std::string_view scheme : {"ipv4:", "ipv6:"}) {
+    if (plain.starts_with(scheme)) plain.erase(0, scheme.size());
+  }
+  const auto caller = parse_host_port(plain);
+  auto address = caller ? ipv6_address(caller.value().host) : std::nullopt;
+  if (caller && is_ipv4(caller.value().host)) return caller.value().host;
+  if (!address) return std::string(text.substr(0, kMaxShownBytes));
+  std::array<char, INET6_ADDRSTRLEN> shown{};
+  if (IN6_IS_ADDR_V4MAPPED(&*address)) return ::inet_ntop(AF_INET, address->s6_addr + 12, shown.data(), shown.size());
+  std::memset(address->s6_addr + 8, 0, 8);
+  return fmt::format("{}/64", ::inet_ntop(AF_INET6, &*address, shown.data(), shown.size()));
 }
 
 std::string to_string(const HostPort& address) {

@@ -1,6 +1,6 @@
 #include "net/certificates.h"
 
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <openssl/bio.h>
 #include <openssl/bn.h>
 #include <openssl/core_names.h>
@@ -11,16 +11,17 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <algorithm>
 #include <array>
-#include <ctime>
 #include <system_error>
 #include <utility>
 
 #include "base/files.h"
 
 namespace thinpipe {
+namespace {
 
-// OpenSSL's objects as owned values. Not in the unnamed namespace, because Signer holds some.
+// OpenSSL's objects as owned values.
 template <auto Free>
 struct OpenSslFree {
   template <class T>
@@ -37,19 +38,18 @@ using ExtensionHandle = std::unique_ptr<X509_EXTENSION, OpenSslFree<X509_EXTENSI
 using NamesHandle = std::unique_ptr<GENERAL_NAMES, OpenSslFree<GENERAL_NAMES_free>>;
 using NumberHandle = std::unique_ptr<BIGNUM, OpenSslFree<BN_free>>;
 
-namespace {
-
 constexpr std::string_view kPeerSuffix = ".peer.thinpipe";
 constexpr size_t kMaxPeerIdBytes = 40;
-// What is read from outside: more is refused before it is parsed.
+// A longer text is refused before it is parsed.
 constexpr size_t kMaxPemBytes = size_t{16} << 10;
 constexpr std::string_view kSubjectStart = "thinpipe run ";
 constexpr size_t kMaxCommonName = 64;  // of X.509
-constexpr auto kAuthorityLifetime = std::chrono::days(3650);
-// A member whose clock is behind must still find the authority valid.
-constexpr auto kClockSlack = std::chrono::days(1);
+// Every certificate is valid from the first moment that a clock can show (one without a battery starts there) until the
+// date that RFC 5280, 4.1.2.5, sets aside for "no expiration": a wrong clock, on either side, keeps nobody out.
+constexpr char kNotBefore[] = "19700101000000Z";
+constexpr char kNotAfter[] = "99991231235959Z";
 
-// The first thing OpenSSL had to say since the last call, which it forgets; for the tail of an error.
+// Takes the first error in OpenSSL's queue, as the end of a message.
 std::string openssl_reason() {
   const auto code = ERR_get_error();
   ERR_clear_error();
@@ -57,10 +57,10 @@ std::string openssl_reason() {
   return reason == nullptr ? "no reason given" : reason;
 }
 
-// Without it OpenSSL asks for the password on the terminal.
+// Without this OpenSSL asks for the password on the terminal.
 int no_password(char*, int, int, void*) { return -1; }
 
-// `what` opens the error: a file's name, or "the request". A text that asks for a password is refused.
+// `what` opens the error: a file's name, or "the request". Refuses a text that needs a password.
 template <class Handle, class Read>
 Result<Handle> read_pem(std::string_view pem, const std::string& what, const char* kind, Read read) {
   if (pem.size() > kMaxPemBytes) {
@@ -104,7 +104,7 @@ std::string certificate_text(const X509& certificate) {
   return pem_of([&](BIO* out) { return PEM_write_bio_X509(out, &certificate); });
 }
 
-// P-256, and by name: a curve that spells out its own parameters is not the one it looks like.
+// P-256 by name: a key that spells out its curve's parameters may have any curve.
 bool is_p256(const EVP_PKEY& key) {
   std::array<char, 64> group{};
   if (EVP_PKEY_is_a(&key, "EC") != 1 || EVP_PKEY_get_group_name(&key, group.data(), group.size(), nullptr) != 1) {
@@ -129,10 +129,6 @@ std::vector<std::string> dns_names(const X509& certificate) {
 }
 
 }  // namespace
-
-std::string utc_text(WallTime time) {
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::chrono::floor<std::chrono::seconds>(time)));
-}
 
 bool is_peer_id(std::string_view id) {
   if (id.empty() || id.size() > kMaxPeerIdBytes || id.front() == '-' || id.back() == '-') return false;
@@ -206,21 +202,15 @@ Result<std::string> certificate_from_der(const std::string& der, const std::stri
   return pem;
 }
 
-// ---- the authority: its two files, and the certificates it signs ----
-
-struct CertificateAuthority::Signer {
-  KeyHandle key;
-  CertificateHandle certificate;
-  std::string certificate_pem;
-};
+// ---- the authority: its file, and the certificates it signs ----
 
 namespace {
 
 std::string subject_of(const std::string& run) { return fmt::format("{}{}", kSubjectStart, run); }
 
-bool set_time(ASN1_TIME* time, WallTime to) {
-  return ASN1_TIME_set(time, std::chrono::system_clock::to_time_t(std::chrono::floor<std::chrono::seconds>(to))) !=
-         nullptr;
+bool set_dates(X509& certificate) {
+  return ASN1_TIME_set_string_X509(X509_getm_notBefore(&certificate), kNotBefore) == 1 &&
+         ASN1_TIME_set_string_X509(X509_getm_notAfter(&certificate), kNotAfter) == 1;
 }
 
 bool set_random_serial(X509& certificate) {
@@ -235,7 +225,7 @@ bool set_subject(X509& certificate, const std::string& common_name) {
                                     static_cast<int>(common_name.size()), -1, 0) == 1;
 }
 
-// value: in the language of OpenSSL's config files, hence never anything from outside.
+// value: in the language of OpenSSL's config files, so never a text from outside.
 bool add_extension(X509& certificate, X509& issuer, int nid, const char* value) {
   X509V3_CTX context{};
   X509V3_set_ctx(&context, &issuer, &certificate, nullptr, nullptr, 0);
@@ -255,13 +245,11 @@ bool add_dns_name(X509& certificate, const std::string& san) {
   return X509_add1_ext_i2d(&certificate, NID_subject_alt_name, names.get(), 0, X509V3_ADD_DEFAULT) == 1;
 }
 
-Result<CertificateHandle> sign_own(EVP_PKEY& key, const std::string& run, WallTime now) {
+Result<CertificateHandle> sign_own(EVP_PKEY& key, const std::string& run) {
   CertificateHandle made(X509_new());
   const bool done =
-      made && X509_set_version(made.get(), X509_VERSION_3) == 1 && set_random_serial(*made) &&
-      set_time(X509_getm_notBefore(made.get()), now - kClockSlack) &&
-      set_time(X509_getm_notAfter(made.get()), now + kAuthorityLifetime) && set_subject(*made, subject_of(run)) &&
-      X509_set_issuer_name(made.get(), X509_get_subject_name(made.get())) == 1 &&
+      made && X509_set_version(made.get(), X509_VERSION_3) == 1 && set_random_serial(*made) && set_dates(*made) &&
+      set_subject(*made, subject_of(run)) && X509_set_issuer_name(made.get(), X509_get_subject_name(made.get())) == 1 &&
       X509_set_pubkey(made.get(), &key) == 1 &&
       add_extension(*made, *made, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") &&
       add_extension(*made, *made, NID_key_usage, "critical,keyCertSign") &&
@@ -282,84 +270,51 @@ std::string common_name(const X509& certificate) {
   return found;
 }
 
-// The certificate in the file is one that create() makes for this run and key.
-Status check_authority(X509& certificate, EVP_PKEY& key, const std::filesystem::path& folder, const std::string& run,
-                       WallTime now) {
-  const auto file = (folder / "ca.pem").string();
+// The certificate in the file is one that sign_own() makes for this run and key.
+Status check_authority(X509& certificate, EVP_PKEY& key, const std::string& file, const std::string& run) {
   if (X509_check_private_key(&certificate, &key) != 1 || X509_verify(&certificate, &key) != 1) {
-    return Error{fmt::format("{} is not of the key in {}: bring back the two files that belong together", file,
-                             (folder / "ca.key").string())};
+    ERR_clear_error();
+    return Error{fmt::format("{}: the key and the certificate in it do not belong together", file)};
   }
   if (X509_check_ca(&certificate) != 1) return Error{fmt::format("{} is not an authority's certificate", file)};
   if (const auto name = common_name(certificate); name != subject_of(run)) {
     return Error{fmt::format("{} is of '{}', not of '{}': a run has a folder of its own", file, name, subject_of(run))};
-  }
-  time_t at = std::chrono::system_clock::to_time_t(now);
-  if (X509_cmp_time(X509_get0_notAfter(&certificate), &at) <= 0) {
-    return Error{fmt::format("{} has expired: move it and ca.key away, and invite everybody anew", file)};
   }
   return {};
 }
 
 }  // namespace
 
-CertificateAuthority::CertificateAuthority(std::unique_ptr<const Signer> signer) : signer_(std::move(signer)) {}
-CertificateAuthority::~CertificateAuthority() = default;
-CertificateAuthority::CertificateAuthority(CertificateAuthority&& other) noexcept = default;
-CertificateAuthority& CertificateAuthority::operator=(CertificateAuthority&& other) noexcept = default;
+void CertificateAuthority::Free::operator()(evp_pkey_st* key) const { EVP_PKEY_free(key); }
+void CertificateAuthority::Free::operator()(x509_st* certificate) const { X509_free(certificate); }
 
-const std::string& CertificateAuthority::certificate_pem() const { return signer_->certificate_pem; }
+CertificateAuthority::CertificateAuthority(Key key, Certificate certificate)
+    : key_(std::move(key)), certificate_(std::move(certificate)), certificate_pem_(certificate_text(*certificate_)) {}
 
 Result<CertificateAuthority> CertificateAuthority::open_or_create(const std::filesystem::path& folder,
-                                                                  const std::string& run, WallTime now) {
+                                                                  const std::string& run) {
   if (run.empty() || subject_of(run).size() > kMaxCommonName) {
-    return Error{fmt::format("a run of {} bytes has no authority: its name has 1 to {}", run.size(),
-                             kMaxCommonName - kSubjectStart.size())};
-  }
-  const auto key_file = folder / "ca.key";
-  const auto certificate_file = folder / "ca.pem";
-  std::error_code code;
-  const bool has_key = std::filesystem::exists(std::filesystem::symlink_status(key_file, code));
-  const bool has_certificate = std::filesystem::exists(std::filesystem::symlink_status(certificate_file, code));
-  if (has_key && has_certificate) return open(folder, run, now);
-  if (has_key) {
     return Error{
-        fmt::format("{} is there without {}: bring that one back; if there has never been one, a first start "
-                    "was cut short: remove {}",
-                    key_file.string(), certificate_file.string(), key_file.string())};
+        fmt::format("a run's name has 1 to {} bytes, not {}", kMaxCommonName - kSubjectStart.size(), run.size())};
   }
-  if (has_certificate) {
-    return Error{
-        fmt::format("{} is there without its key {}: bring that one back, or remove {} and invite everybody "
-                    "anew",
-                    certificate_file.string(), key_file.string(), certificate_file.string())};
+  // One file, so that a process that is killed here leaves a whole authority or none.
+  const auto path = folder / "authority.pem";
+  const auto file = path.string();
+  KeyHandle key;
+  CertificateHandle certificate;
+  if (std::error_code ignored; std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
+    const auto text = TRY(read_private_file(path));
+    key = TRY(read_key(text, file));
+    certificate = TRY(parse_certificate(text, file));
+    TRY(check_authority(*certificate, *key, file, run));
+  } else {
+    key.reset(EVP_EC_gen("P-256"));
+    TP_CHECK(key != nullptr, "OpenSSL makes no P-256 key: {}", openssl_reason());
+    certificate = TRY(sign_own(*key, run));
+    TRY(make_directories(folder));
+    TRY(write_file_atomically(path, key_text(*key) + certificate_text(*certificate), FileMode::kPrivate));
   }
-  return create(folder, run, now);
-}
-
-Result<CertificateAuthority> CertificateAuthority::open(const std::filesystem::path& folder, const std::string& run,
-                                                        WallTime now) {
-  const auto key_pem = TRY(read_private_file(folder / "ca.key"));
-  auto key = TRY(read_key(key_pem, (folder / "ca.key").string()));
-  const auto pem = TRY(read_file(folder / "ca.pem"));
-  auto certificate = TRY(parse_certificate(pem, (folder / "ca.pem").string()));
-  TRY(check_authority(*certificate, *key, folder, run, now));
-  auto text = certificate_text(*certificate);
-  return CertificateAuthority(
-      std::unique_ptr<const Signer>(new Signer{std::move(key), std::move(certificate), std::move(text)}));
-}
-
-Result<CertificateAuthority> CertificateAuthority::create(const std::filesystem::path& folder, const std::string& run,
-                                                          WallTime now) {
-  KeyHandle key(EVP_EC_gen("P-256"));
-  TP_CHECK(key != nullptr, "OpenSSL makes no P-256 key: {}", openssl_reason());
-  auto certificate = TRY(sign_own(*key, run, now));
-  auto text = certificate_text(*certificate);
-  TRY(make_directories(folder));
-  TRY(write_file_atomically(folder / "ca.key", key_text(*key), FileMode::kPrivate));
-  TRY(write_file_atomically(folder / "ca.pem", text));
-  return CertificateAuthority(
-      std::unique_ptr<const Signer>(new Signer{std::move(key), std::move(certificate), std::move(text)}));
+  return CertificateAuthority(Key(key.release()), Certificate(certificate.release()));
 }
 
 Result<std::string> CertificateAuthority::issue(const std::string& request_pem, const std::string& san) const {
@@ -372,10 +327,9 @@ Result<std::string> CertificateAuthority::issue(const std::string& request_pem, 
   if (key == nullptr || !is_p256(*key)) return Error{"the request's key is not one of EC P-256"};
   if (X509_REQ_verify(request.get(), key) != 1) return Error{"the request is not signed by the key it is for"};
   const CertificateHandle made(X509_new());
-  X509& authority = *signer_->certificate;
+  X509& authority = *certificate_;
   const bool done = made && X509_set_version(made.get(), X509_VERSION_3) == 1 && set_random_serial(*made) &&
-                    X509_set1_notBefore(made.get(), X509_get0_notBefore(&authority)) == 1 &&
-                    X509_set1_notAfter(made.get(), X509_get0_notAfter(&authority)) == 1 && set_subject(*made, san) &&
+                    set_dates(*made) && set_subject(*made, san) &&
                     X509_set_issuer_name(made.get(), X509_get_subject_name(&authority)) == 1 &&
                     X509_set_pubkey(made.get(), key) == 1 &&
                     add_extension(*made, authority, NID_basic_constraints, "critical,CA:FALSE") &&
@@ -383,62 +337,44 @@ Result<std::string> CertificateAuthority::issue(const std::string& request_pem, 
                     add_extension(*made, authority, NID_ext_key_usage, "serverAuth,clientAuth") &&
                     add_dns_name(*made, san) && add_extension(*made, authority, NID_subject_key_identifier, "hash") &&
                     add_extension(*made, authority, NID_authority_key_identifier, "keyid:always") &&
-                    X509_sign(made.get(), signer_->key.get(), EVP_sha256()) > 0;
+                    X509_sign(made.get(), key_.get(), EVP_sha256()) > 0;
   if (!done) return Error{fmt::format("cannot make a certificate for {}: {}", san, openssl_reason())};
   return certificate_text(*made);
 }
 
 // ---- identities: on the disk, and whether one holds together ----
 
-namespace {
-
-struct IdentityNames {
-  std::string ca, certificate, key;
-};
-
-Status check_parts(const Identity& identity, const IdentityNames& names) {
-  const auto authority = TRY(parse_certificate(identity.ca_pem, names.ca));
-  const auto certificate = TRY(parse_certificate(identity.certificate_pem, names.certificate));
-  const auto key = TRY(read_key(identity.key_pem, names.key));
-  X509& own = *certificate;
-  if (X509_check_private_key(&own, key.get()) != 1) {
-    ERR_clear_error();
-    return Error{fmt::format("{} is not of the key in {}: bring back the two that belong together, or join again",
-                             names.certificate, names.key)};
-  }
-  EVP_PKEY* const authority_key = X509_get0_pubkey(authority.get());
-  if (authority_key == nullptr || X509_check_issued(authority.get(), &own) != X509_V_OK ||
-      X509_verify(&own, authority_key) != 1) {
-    ERR_clear_error();
-    return Error{
-        fmt::format("{} is not signed by the authority in {}: bring back the two that belong together, or join "
-                    "again",
-                    names.certificate, names.ca)};
-  }
-  return {};
-}
-
-}  // namespace
-
 Status check_identity(const Identity& identity) {
-  return check_parts(identity, {"the authority's certificate", "the certificate", "the key"});
+  const auto authority = TRY(parse_certificate(identity.ca_pem, "the authority's certificate"));
+  const auto certificate = TRY(parse_certificate(identity.certificate_pem, "the certificate"));
+  const auto key = TRY(read_key(identity.key_pem, "the key"));
+  X509& own = *certificate;
+  const bool own_key = X509_check_private_key(&own, key.get()) == 1;
+  EVP_PKEY* const authority_key = X509_get0_pubkey(authority.get());
+  const bool is_signed = authority_key != nullptr && X509_check_issued(authority.get(), &own) == X509_V_OK &&
+                         X509_verify(&own, authority_key) == 1;
+  ERR_clear_error();
+  if (!own_key) return Error{"the certificate is not for the key beside it"};
+  if (!is_signed) return Error{"the certificate is not signed by the authority beside it"};
+  return {};
 }
 
 Status save_identity(const std::filesystem::path& folder, const Identity& identity) {
   TRY(make_directories(folder));
-  TRY(write_file_atomically(folder / "identity.key", identity.key_pem, FileMode::kPrivate));
-  TRY(write_file_atomically(folder / "ca.pem", identity.ca_pem));
-  return write_file_atomically(folder / "identity.pem", identity.certificate_pem);
+  return write_file_atomically(folder / "identity.pem", identity.key_pem + identity.certificate_pem + identity.ca_pem,
+                               FileMode::kPrivate);
 }
 
 Result<Identity> load_identity(const std::filesystem::path& folder) {
-  Identity identity;
-  identity.ca_pem = TRY(read_file(folder / "ca.pem"));
-  identity.certificate_pem = TRY(read_file(folder / "identity.pem"));
-  identity.key_pem = TRY(read_private_file(folder / "identity.key"));
-  const IdentityNames names{(folder / "ca.pem").string(), (folder / "identity.pem").string(),
-                            (folder / "identity.key").string()};
-  TRY(check_parts(identity, names));
+  constexpr std::string_view kCertificateStart = "-----BEGIN CERTIFICATE-----";
+  const auto path = folder / "identity.pem";
+  const auto text = TRY(read_private_file(path));
+  const auto own = std::min(text.find(kCertificateStart), text.size());
+  const auto authority = std::min(text.find(kCertificateStart, own + 1), text.size());
+  Identity identity{text.substr(authority), text.substr(own, authority - own), text.substr(0, own)};
+  if (const auto status = check_identity(identity); !status) {
+    return Error{fmt::format("{}: {}; join again, or bring the file back", path.string(), status.error().message)};
+  }
   return identity;
 }
 

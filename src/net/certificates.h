@@ -1,9 +1,8 @@
 // The certificates of one run: its own authority signs one per member, and a member is who its certificate's DNS name
-// says. OpenSSL only; tls.h turns an identity into gRPC's credentials, invite.h carries the authority's certificate to
-// somebody new.
+// says. They stay valid for as long as the run exists, whatever a clock says. OpenSSL only; tls.h turns an identity
+// into gRPC's credentials, invite.h carries the authority's certificate to a newcomer.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <memory>
@@ -14,13 +13,11 @@
 
 #include "base/result.h"
 
+// OpenSSL's EVP_PKEY and X509.
+struct evp_pkey_st;
+struct x509_st;
+
 namespace thinpipe {
-
-// Dates of certificates and invites; passed in, so that tests choose it.
-using WallTime = std::chrono::system_clock::time_point;
-
-// "2026-11-16 04:30:00 UTC"
-std::string utc_text(WallTime time);
 
 // The names in a certificate. None of them is a host's: an address proves nothing about who answers there.
 inline constexpr char kCoordinatorName[] = "coordinator.thinpipe";
@@ -29,52 +26,54 @@ inline constexpr char kOperatorName[] = "operator.thinpipe";
 bool is_peer_id(std::string_view id);
 // "<peer>.peer.thinpipe"; peer: is_peer_id().
 std::string peer_name(const std::string& peer);
-// The other way; nothing when it is not a peer's name.
+// The reverse; nullopt if it is not a peer's name.
 std::optional<std::string> peer_of_name(std::string_view san);
 
-// Bytes that nobody can predict, for secrets and for names that must not repeat; random_hex() writes them as 2 * count
-// hex digits.
+// `count` bytes that nobody can predict, for secrets and for names that must not repeat; random_hex() returns them as
+// 2 * count hex digits.
 std::string random_bytes(size_t count);
 std::string random_hex(size_t count);
 
 // A new key (EC P-256), as PKCS#8 PEM.
 std::string new_key_pem();
-// Asks an authority to sign that key's public half, with proof that the asker holds the other (a CSR, as PEM).
+// A certificate request (CSR, as PEM): asks an authority to sign the key's public half, with proof of holding the key.
 Result<std::string> certificate_request(const std::string& key_pem);
 
 // The DNS names in a certificate. Says nothing about who signed it.
 Result<std::vector<std::string>> certificate_names(const std::string& pem);
-// A certificate's DER bytes, and the way back. Only bytes that are written again exactly as they are here: one
-// certificate and nothing behind it. `what` opens the error: "the invite's authority".
+// A certificate's DER bytes, and the reverse, which accepts only bytes that certificate_der() gives: one certificate
+// and nothing behind it. `what` opens the error: "the invite's authority".
 Result<std::string> certificate_der(const std::string& pem, const std::string& what);
 Result<std::string> certificate_from_der(const std::string& der, const std::string& what);
 
 // The run's authority: whoever holds its key decides who is a member. Moved, not copied; issue() from any thread.
 class CertificateAuthority {
  public:
-  // The one in the folder: ca.key (0600) and ca.pem. Where neither is, makes them, for ten years. An error when only
-  // one of them is there, they do not belong together, they are of another run, or others may read the key. By one
-  // process at a time.
-  static Result<CertificateAuthority> open_or_create(const std::filesystem::path& folder, const std::string& run,
-                                                     WallTime now);
-  ~CertificateAuthority();
-  CertificateAuthority(CertificateAuthority&& other) noexcept;
-  CertificateAuthority& operator=(CertificateAuthority&& other) noexcept;
+  // The one in the folder's authority.pem, which holds its key and its certificate. Makes both if the file is not
+  // there. An error if they do not belong together, belong to another run, or others may read the file. One process at
+  // a time.
+  static Result<CertificateAuthority> open_or_create(const std::filesystem::path& folder, const std::string& run);
 
-  const std::string& certificate_pem() const;
+  const std::string& certificate_pem() const { return certificate_pem_; }
 
   // A certificate for the request's public key and for nothing else that it says; the request may be hostile. san: the
-  // coordinator's, the operator's or a peer's name. It is valid for as long as the authority itself, as server and as
-  // client: whether its holder still takes part is decided by the coordinator's list, not by a date.
+  // coordinator's, the operator's or a peer's name. It serves as server and as client, and no clock makes it invalid:
+  // whether its holder still takes part is decided by the coordinator's list, not by a date.
   Result<std::string> issue(const std::string& request_pem, const std::string& san) const;
 
  private:
-  struct Signer;
-  explicit CertificateAuthority(std::unique_ptr<const Signer> signer);
-  static Result<CertificateAuthority> open(const std::filesystem::path& folder, const std::string& run, WallTime now);
-  static Result<CertificateAuthority> create(const std::filesystem::path& folder, const std::string& run, WallTime now);
+  struct Free {
+    void operator()(evp_pkey_st* key) const;
+    void operator()(x509_st* certificate) const;
+  };
+  using Key = std::unique_ptr<evp_pkey_st, Free>;
+  using Certificate = std::unique_ptr<x509_st, Free>;
 
-  std::unique_ptr<const Signer> signer_;
+  CertificateAuthority(Key key, Certificate certificate);
+
+  Key key_;
+  Certificate certificate_;
+  std::string certificate_pem_;
 };
 
 // What a member shows and whom it trusts.
@@ -84,13 +83,13 @@ struct Identity {
   std::string key_pem;
 };
 
-// The key is the certificate's, and the certificate the authority's. Not whether it has expired.
+// The key belongs to the certificate, and the authority has signed the certificate.
 Status check_identity(const Identity& identity);
 
-// identity.key (0600), ca.pem and identity.pem, each replaced at once and in this order: a crash in between leaves a
-// whole identity if the key stays the same, and otherwise one that load_identity() refuses.
+// As identity.pem (0600): the key, the certificate and the authority's certificate. One file that is replaced at once,
+// so that nobody ever reads half of an identity.
 Status save_identity(const std::filesystem::path& folder, const Identity& identity);
-// Only one that holds together, by check_identity(), and whose key nobody else may read.
+// An error if check_identity() refuses it, or if others may read the file.
 Result<Identity> load_identity(const std::filesystem::path& folder);
 
 }  // namespace thinpipe

@@ -2,42 +2,33 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/tcp.h>  // beside which netinet/tcp.h cannot stand
+#include <linux/tcp.h>  // cannot be included together with netinet/tcp.h
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
-#include <optional>
+#include <memory>
 #include <utility>
+
+#include "net/addresses.h"
 
 namespace thinpipe {
 namespace {
 
 Error system_error(const std::string& what) { return Error{fmt::format("{}: {}", what, std::strerror(errno))}; }
 
-std::optional<sockaddr_in> loopback_address(const std::string& text) {
-  const auto colon = text.rfind(':');
-  if (colon == std::string::npos || text.substr(0, colon) != "127.0.0.1") return std::nullopt;
-  uint16_t port = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, fault] = std::from_chars(text.data() + colon + 1, end, port);
-  if (fault != std::errc{} || stopped != end || port == 0) return std::nullopt;
-  return sockaddr_in{
-      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-}
-
-// What passes here has been gathered into packets by gRPC already.
+// gRPC has gathered the bytes into packets already.
 void set_no_delay(int descriptor) {
   const int on = 1;
   (void)::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// 0 or the errno of a connect() that was begun.
+// Waits for a connect() under way; returns 0 or its errno.
 int finish_connecting(int descriptor, Duration timeout) {
   pollfd wanted{.fd = descriptor, .events = POLLOUT, .revents = 0};
   const auto timeout_ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
@@ -77,11 +68,17 @@ Result<LocalSocket> LocalSocket::listen() {
 }
 
 Result<LocalSocket> LocalSocket::connect(const std::string& text, Duration timeout) {
-  const auto address = loopback_address(text);
-  if (!address) return Error{fmt::format("'{}' is not an address like 127.0.0.1:7000", text)};
-  LocalSocket self(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  TRY(check_address(text));
+  const auto address = TRY(parse_host_port(text));
+  addrinfo wanted{}, *found = nullptr;
+  wanted.ai_flags = AI_NUMERICSERV;
+  wanted.ai_socktype = SOCK_STREAM;
+  const int fault = ::getaddrinfo(address.host.c_str(), fmt::format("{}", address.port).c_str(), &wanted, &found);
+  if (fault != 0) return Error{fmt::format("cannot find {}: {}", text, ::gai_strerror(fault))};
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(found, &::freeaddrinfo);
+  LocalSocket self(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (self.descriptor_ < 0) return system_error("cannot make a socket");
-  if (::connect(self.descriptor_, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
+  if (::connect(self.descriptor_, found->ai_addr, found->ai_addrlen) != 0) {
     if (errno == EINPROGRESS) errno = finish_connecting(self.descriptor_, timeout);
     if (errno != 0) return system_error("cannot connect to " + text);
   }

@@ -1,4 +1,4 @@
-// TCP sockets on loopback, between a tunnel's end and the gRPC beside it. Inside net/ only.
+// TCP sockets between a tunnel's end and the gRPC beside it, both on this machine. Inside net/ only.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace thinpipe {
 
-// Owns a descriptor. Children of the process do not inherit it; no signal comes from it. Waiting calls are ended by
-// interrupt(), from any thread; else one thread in receive() and one in send().
+// Owns a descriptor that children of the process do not inherit; it raises no signals. One thread may be in receive()
+// and one in send(); interrupt() ends their waiting from any thread.
 class LocalSocket {
  public:
-  // On a port of the kernel's choice, for one connection.
+  // On loopback, on a port of the kernel's choice, for one connection.
   static Result<LocalSocket> listen();
-  // address: "127.0.0.1:<port>".
+  // address: HOST:PORT of a server on this machine.
   static Result<LocalSocket> connect(const std::string& address, Duration timeout);
 
   LocalSocket() = default;
@@ -24,7 +24,7 @@ class LocalSocket {
   LocalSocket(LocalSocket&& other) noexcept;
   LocalSocket& operator=(LocalSocket&& other) noexcept;
 
-  // Of a listener: "127.0.0.1:<port>".
+  // A listener's address: "127.0.0.1:<port>".
   std::string address() const;
   Result<LocalSocket> accept();
 

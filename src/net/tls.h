@@ -17,27 +17,27 @@ class ServerContextBase;
 
 namespace thinpipe {
 
-// A server that shows its certificate and wants one of the same authority. Required: nobody connects without;
-// otherwise one who has none is let in as not authenticated, and one with a bad one is still refused. An identity that
-// does not hold together shows as a server that cannot listen.
+// A server that shows its certificate and asks for one of the same authority. If the client's is required, nobody
+// connects without one; otherwise a client without one counts as unauthenticated, and one with a bad one is refused. A
+// server cannot listen with an identity that does not hold together.
 std::shared_ptr<grpc::ServerCredentials> tls_server(const Identity& identity, bool require_client_certificate);
 
 // A client that shows its certificate; a channel made with it needs expect_name(), or it compares the server's name
 // with the address it dials, which no certificate of a run holds.
 std::shared_ptr<grpc::ChannelCredentials> tls_channel(const Identity& identity);
-// For whoever wants to join: it knows the authority and is nobody yet.
+// For a machine that wants to join: it knows the authority and has no certificate yet.
 std::shared_ptr<grpc::ChannelCredentials> tls_channel_without_identity(const std::string& ca_pem);
 // The server must prove this name, whatever address was dialled.
 void expect_name(grpc::ChannelArguments& arguments, const std::string& san);
 
-// What the transport knows of a caller, beside what it says of itself.
+// What the transport knows about a caller.
 struct Caller {
   std::string address;             // as gRPC writes it: "ipv4:192.0.2.7:40000"
   std::vector<std::string> names;  // the DNS names that its certificate proves; none without one
   bool authenticated = false;      // has shown a certificate of the run's authority
 };
 
-// A resumed TLS session counts as unauthenticated: TLS does not look at the certificate's dates again.
+// A resumed TLS session counts as unauthenticated: it shows no certificate, and no member of a run resumes one.
 Caller caller_of(const grpc::ServerContextBase& context);
 
 }  // namespace thinpipe

@@ -10,12 +10,12 @@ TokenBatch token_batch(std::span<const int32_t> ids, int64_t seq_len) {
   return {ids_tensor(ids, {}).view({static_cast<int64_t>(ids.size()) / (seq_len + 1), seq_len + 1})};
 }
 
-Result<TokenBatch> BatchSource::training(int64_t step, int64_t microbatch) {
+Result<TokenBatch> CorpusBatches::training(int64_t step, int64_t microbatch) {
   const auto ids = TRY(windows_.training(step, microbatch));
   return token_batch(ids, seq_len_);
 }
 
-Result<TokenBatch> BatchSource::validation(int64_t first_window, int64_t count) {
+Result<TokenBatch> CorpusBatches::validation(int64_t first_window, int64_t count) {
   const auto ids = TRY(windows_.validation(first_window, count));
   return token_batch(ids, seq_len_);
 }

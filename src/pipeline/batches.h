@@ -23,10 +23,10 @@ class Batches {
 };
 
 // Reads the local copy of the corpus.
-class BatchSource final : public Batches {
+class CorpusBatches final : public Batches {
  public:
   // Throws UserError as TokenWindows does.
-  BatchSource(const PreparedCorpus& corpus, const TrainConfig& train)
+  CorpusBatches(const PreparedCorpus& corpus, const TrainConfig& train)
       : windows_(corpus, train), seq_len_(train.seq_len) {}
 
   Result<TokenBatch> training(int64_t step, int64_t microbatch) override;

@@ -37,7 +37,7 @@ InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Bat
     up_.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch));
   }
   for (size_t i = 0; i < count; ++i) {
-    workers_.push_back(std::make_unique<StageWorker>(config_, vocab, stage_place(config, i), batches, table));
+    workers_.push_back(std::make_unique<StageWorker>(config_, vocab, stage_place(config, i), &batches, table));
     workers_[i]->connect(i > 0 ? up_[i - 1].get() : nullptr, i + 1 < count ? down_[i].get() : nullptr);
   }
 }
@@ -129,7 +129,7 @@ int64_t InProcessPipeline::parameter_count() const {
   return count;
 }
 
-TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSource& batches, RunFolder& folder,
+TrainingResult train_in_process(const RunConfig& config, int64_t vocab, CorpusBatches& batches, RunFolder& folder,
                                 Progress& progress, const Clock& clock) {
   InProcessPipeline pipeline(config, vocab, batches, table_of_run(folder.path(), config, vocab).take());
   const auto& train = config.train;

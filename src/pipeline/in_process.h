@@ -66,7 +66,7 @@ struct TrainingResult {
 
 // Runs the config to its end, or throws UserError (a full disk, a loss that stays non-finite). Writes
 // model.safetensors into the run folder when it is done.
-TrainingResult train_in_process(const RunConfig& config, int64_t vocab, BatchSource& batches, RunFolder& folder,
+TrainingResult train_in_process(const RunConfig& config, int64_t vocab, CorpusBatches& batches, RunFolder& folder,
                                 Progress& progress, const Clock& clock);
 
 }  // namespace thinpipe

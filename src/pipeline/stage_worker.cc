@@ -61,7 +61,7 @@ Result<control::Ready> StageWorker::run_step(uint64_t epoch, int64_t step) {
 
 Status StageWorker::forward(int64_t m) {
   auto in = TRY(before_ ? receive_activation(PacketKind::kForward, m, config_.train.microbatch)
-                        : tokens(batches_.training(step_, m)));
+                        : tokens(batches_->training(step_, m)));
   if (before_ && !all_finite(in.stream)) report_.set_nonfinite_from_previous(true);
   auto& pass = passes_[m];
   {
@@ -177,7 +177,7 @@ Result<double> StageWorker::evaluate(uint64_t epoch, int64_t step, int64_t windo
   for (int64_t first = 0, m = 0; first < windows; first += config_.train.microbatch, ++m) {
     const int64_t count = std::min(config_.train.microbatch, windows - first);
     auto in = TRY(before_ ? receive_activation(PacketKind::kEvalForward, m, count)
-                          : tokens(batches_.validation(first, count)));
+                          : tokens(batches_->validation(first, count)));
     const auto pass = stage_.evaluate(std::move(in.batch), in.stream);
     loss_sum += pass.loss_sum;
     if (!after_) continue;
@@ -230,7 +230,7 @@ bool StageWorker::moves_basis_later() const {
 
 // ---- making one ----
 
-StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches,
+StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches* batches,
                          const at::Tensor& table)
     : config_(config),
       place_(place),

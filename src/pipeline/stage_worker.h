@@ -51,9 +51,9 @@ struct UnitState {
 
 class StageWorker {
  public:
-  // batches: used by the first stage only. table: the Stage's. The references must outlive it. One thread at a time
-  // calls everything.
-  StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches& batches, const at::Tensor& table = {});
+  // batches: where the first stage gets its tokens; null on the others. table: the Stage's. Config and batches must
+  // outlive it. One thread at a time calls everything.
+  StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches* batches, const at::Tensor& table = {});
 
   // Null at the ends of the pipeline. They must stay until they are replaced.
   void connect(PacketLink* previous, PacketLink* next);
@@ -107,7 +107,7 @@ class StageWorker {
   const RunConfig& config_;
   StagePlace place_;
   std::vector<int64_t> warmup_;
-  Batches& batches_;
+  Batches* const batches_;
   Stage stage_;
   Optimizer optimizer_;
   std::unique_ptr<Boundary> before_, after_;  // null at the ends

@@ -16,10 +16,6 @@ constexpr const char* kName = "t_fixed";
 
 }  // namespace
 
-std::filesystem::path table_path(const std::filesystem::path& folder, const std::string& hash) {
-  return folder / "tables" / (hash + ".safetensors");
-}
-
 Result<at::Tensor> load_table(const std::filesystem::path& path, const RunConfig& config, int64_t vocab) {
   const auto& hash = config.model.subspace.table;
   TP_CHECK(!hash.empty(), "the config names no token table");

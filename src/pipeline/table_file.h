@@ -10,11 +10,9 @@
 
 #include "base/result.h"
 #include "config/run_config.h"
+#include "store/checkpoints.h"
 
 namespace thinpipe {
-
-// In the folder of a run or of a worker.
-std::filesystem::path table_path(const std::filesystem::path& folder, const std::string& hash);
 
 // The table that the config names, every byte checked. Must only be called where it names one.
 Result<at::Tensor> load_table(const std::filesystem::path& path, const RunConfig& config, int64_t vocab);

@@ -43,9 +43,8 @@ struct Check {
 };
 
 // The checks in a fixed order, without those that the facts cannot answer. Refuses another protocol, other numbers from
-// the seed, too little memory or disk, and a clock that is certainly further off than certificates allow. Warns of
-// another build, a step that takes more than 3 times as long as the others', and links that are slower than the
-// computation.
+// the seed, and too little memory or disk. Warns of another build, a clock that is certainly more than 5 minutes off, a
+// step that takes more than 3 times as long as the others', and links that are slower than the computation.
 std::vector<Check> preflight(const PreflightFacts& facts);
 
 // The worst verdict; kOk for no checks.

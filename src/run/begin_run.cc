@@ -129,8 +129,7 @@ class FirstCheckpoint {
                      std::map<std::string, CheckpointFile>& files) {
     auto config = config_;
     config.train.device = "cpu";
-    BatchSource batches(corpus_, config.train);
-    StageWorker worker(config, corpus_.vocab, stage_place(config, stage), batches, weights_.table);
+    StageWorker worker(config, corpus_.vocab, stage_place(config, stage), nullptr, weights_.table);
     for (auto& parameter : worker.stage().parameters().all()) TRY(given.fill(parameter));
     if (auto* side = worker.stage().subspace()) side->set_basis({weights_.basis, 0});
     manifest.basis_hash = worker.current_basis_hash();

@@ -1,5 +1,5 @@
-// A run that begins from given weights instead of the seed's: its folder with everything that a coordinator needs to go
-// on from step 0 - config, store, and a checkpoint of step 0.
+// Makes a run that begins from given weights instead of the seed's: a folder with everything that a coordinator needs
+// to resume from step 0, which is the config, the store and a checkpoint of step 0.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ struct FirstWeights {
 };
 
 // Makes the run in `folder`, which must not be there or be empty ("": a new one under data_dir()/runs, named by the
-// time), and returns its path. `thinpipe train --resume` and `serve --run` go on with it. The parameters must be
+// time), and returns its path. `thinpipe train --resume` and `serve --run` resume it. The parameters must be
 // exactly those of the config's model, with their shapes, and finite; an error names the first that is not.
 // subspace.table of the run is the table's hash, whatever the config says. `origin`: where the weights come from, for a
 // person; kept as origin.txt. The folder appears whole or not at all. Throws UserError where the config or the corpus

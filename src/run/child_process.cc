@@ -45,8 +45,8 @@ Result<ChildProcess> ChildProcess::start(const std::filesystem::path& program,
 }
 
 ChildProcess::~ChildProcess() {
-  if (!running()) return;
-  kill(SIGKILL);
+  if (pid_ <= 0 || end_) return;
+  ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
 }
 
@@ -64,10 +64,6 @@ std::optional<ChildEnd> ChildProcess::poll() {
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
   end_ = WIFEXITED(status) ? ChildEnd{WEXITSTATUS(status), 0} : ChildEnd{-1, WTERMSIG(status)};
   return end_;
-}
-
-void ChildProcess::kill(int signal) {
-  if (running()) ::kill(pid_, signal);
 }
 
 std::string last_words(const std::filesystem::path& log) {

@@ -1,5 +1,5 @@
-// A program started beside this one, its output going to a log file. It is killed when this process ends, however that
-// happens.
+// A program that this process has started, with its output in a log file. It is killed when this process ends, in any
+// way.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,8 @@ struct ChildEnd {
 
 class ChildProcess {
  public:
-  // Appends standard output and error to `log`. In a process group of its own: a ctrl-C in the terminal is not for it.
+  // Appends its standard output and error to `log`. It has its own process group: a ctrl-C in the terminal does not
+  // reach it.
   static Result<ChildProcess> start(const std::filesystem::path& program, const std::vector<std::string>& arguments,
                                     const std::filesystem::path& log);
   // Kills it if it still runs.
@@ -30,10 +31,8 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&& other) noexcept;
 
   pid_t pid() const { return pid_; }
-  bool running() const { return pid_ > 0 && !end_; }
-  // Does not wait; nothing while it runs.
+  // Does not wait; nullopt while it runs.
   std::optional<ChildEnd> poll();
-  void kill(int signal);
 
  private:
   explicit ChildProcess(pid_t pid) : pid_(pid) {}
@@ -42,8 +41,8 @@ class ChildProcess {
   std::optional<ChildEnd> end_;
 };
 
-// The last line of a log that begins with "thinpipe: ", without that: what a command said before it ended. Empty if
-// there is none.
+// The last line of a log that begins with "thinpipe: ", without these words: why a command ended. Empty if there is
+// none.
 std::string last_words(const std::filesystem::path& log);
 
 }  // namespace thinpipe

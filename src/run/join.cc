@@ -27,7 +27,7 @@ constexpr auto kCallPatience = std::chrono::seconds(30);
 constexpr uint32_t kMeasureBytes = 128 << 10;
 constexpr int kMeasureRepeats = 3;
 
-// With the key that an earlier enrolment asked with, if there was one: its machine needs no further use of the invite.
+// Sends the certificate request of an earlier enrolment, if there was one: this machine needs no further use then.
 control::JoinRequest request_for(const Invite& invite) {
   control::JoinRequest request;
   request.set_protocol(kControlProtocol);
@@ -174,7 +174,7 @@ JoinLook look(const Invite& invite) {
 JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& folder) {
   const auto& run = look.reply.run();
   auto config = parse_config(run.config_toml(), "the run's config");
-  // Somebody who waits may get any stage: the first stands for them.
+  // A machine that will wait may get any stage later: check the first.
   const int64_t stage = std::clamp<int64_t>(look.reply.seat().stage(), 0, config.pipeline.stages - 1);
   PreflightFacts facts;
   if (look.reply.has_seat()) facts.stage = stage;
@@ -192,7 +192,7 @@ JoinChecks check_machine_alone(const RunConfig& config, int64_t vocab, const std
 }
 
 std::filesystem::path join_folder(const std::string& run) {
-  // It comes from an invite, and becomes a path.
+  // The name comes from an invite and becomes a path.
   const bool plain = !run.empty() && run.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!plain) throw UserError("this invite names a run in a way that no thinpipe does; ask for another one");
   return data_dir() / "joined" / run;
@@ -211,8 +211,8 @@ struct AskedWith {
   std::string key_pem, request_pem;
 };
 
-// Kept: the same key gets a certificate for the same worker without a further use of the invite, should the answer be
-// lost.
+// The key and the certificate request of this machine, made once. If the answer is lost, the same request gets a
+// certificate for the same worker without a further use of the invite.
 AskedWith lasting_request(const std::filesystem::path& folder) {
   const auto key_path = folder / "request.key", request_path = folder / "request.pem";
   auto key = read_file(key_path), request = read_file(request_path);
@@ -239,7 +239,7 @@ CoordinatorAccess enrol(const Invite& invite, const std::string& address, const 
   const Identity identity{invite.ca_pem, reply.certificate(), key};
   check_identity(identity).take();
   save_identity(folder, identity).take();
-  // The one that answered first.
+  // The address that answered comes first.
   auto addresses = invite.addresses;
   std::stable_partition(addresses.begin(), addresses.end(), [&](const auto& one) { return one == address; });
   return coordinator_access(std::move(addresses), folder);

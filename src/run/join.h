@@ -1,5 +1,5 @@
-// Coming into somebody's run: a look at it with the invite's token, the checks whether this machine can take part, the
-// trade of the token for a certificate, and the folder in which all that is kept for the next time.
+// Joining somebody's run: asks its coordinator about it with the invite's token, checks whether this machine can take
+// part, trades the token for a certificate, and keeps that in a folder for the next time.
 #pragma once
 
 #include <filesystem>
@@ -17,17 +17,17 @@
 
 namespace thinpipe {
 
-// The coordinator's answer to a machine that has not joined, and the line to it.
+// What a machine that has not joined learns about a run and about the line to its coordinator.
 struct JoinLook {
-  std::string address;  // the one of the invite that answered
+  std::string address;  // of the invite's addresses the one that answered
   control::JoinReply reply;
-  PreflightRun run;  // without what depends on the config: numbers of the seed, traffic
+  PreflightRun run;  // without the fields that depend on the config: numbers of the seed, traffic
 };
 
-// Throws UserError with the coordinator's reason, or when none of its addresses answers.
+// Throws UserError with the coordinator's reason, or if none of its addresses answers.
 JoinLook look(const Invite& invite);
 
-// The facts for preflight(), from the look and from this machine; measures one block unless the memory forbids it.
+// Gathers the facts about the run and this machine and calls preflight(). Measures one block if the memory allows it.
 // folder: where the stage's files would go.
 struct JoinChecks {
   RunConfig config;
@@ -38,11 +38,12 @@ JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& fold
 // The same without a run: the default model in its default stages.
 JoinChecks check_machine_alone(const RunConfig& config, int64_t vocab, const std::filesystem::path& folder);
 
-// Where this machine keeps what belongs to its part in that run.
+// Where this machine keeps its files of that run. Throws UserError for a name that no run has: it comes from an invite.
 std::filesystem::path join_folder(const std::string& run);
-// The identity that an earlier join has left there, if it is whole and of this run's authority.
+// The identity that an earlier join has saved there, if it is whole and signed by this run's authority.
 std::optional<CoordinatorAccess> earlier_access(const Invite& invite);
-// A use of the invite for a certificate, kept in join_folder(). Throws UserError with the coordinator's reason.
+// Trades a use of the invite for a certificate and saves it in join_folder(). Throws UserError with the coordinator's
+// reason.
 CoordinatorAccess enrol(const Invite& invite, const std::string& address, const std::string& name);
 
 }  // namespace thinpipe

@@ -29,11 +29,11 @@ namespace thinpipe {
 namespace {
 
 constexpr int kPollMs = 100;
-// So often may a process be started again without a step in between.
+// How often a process may be started again without a step in between.
 constexpr int kMostRestarts = 10;
 constexpr Duration kFarewell = std::chrono::seconds(2);
 
-// What a person should hear of the coordinator's events; all of them are in the run's store.
+// The coordinator's events that a person is told about; all of them are in the run's store.
 const std::set<std::string> kShownEvents = {"evaluated", "rollback", "skipped", "refused", "paused", "resumed"};
 
 struct Part {
@@ -63,16 +63,14 @@ class Supervisor {
 
   RunOutcome run() {
     start(coordinator_);
-    while (!place_) {
+    while (!tend(coordinator_)) {
       if (wait_for_signals()) return leave_at_once();
-      if (const auto end = coordinator_.process->poll()) fail_with(coordinator_, *end);
-      find_coordinator();
-    }
-    for (int64_t stage = 0; stage < run_.config.pipeline.stages; ++stage) add_worker(stage);
-    while (true) {
-      if (wait_for_signals()) return leave_at_once();
+      if (!place_) {
+        find_coordinator();
+        continue;
+      }
+      for (int64_t stage = std::ssize(workers_); stage < run_.config.pipeline.stages; ++stage) add_worker(stage);
       ask();
-      if (tend_coordinator()) break;
       for (auto& worker : workers_) tend(worker);
     }
     say_goodbye();
@@ -82,10 +80,8 @@ class Supervisor {
  private:
   void start(Part& part) {
     if (!part.peer.empty()) {
-      // Anew each time: its folder may be gone with it.
-      const auto authority =
-          CertificateAuthority::open_or_create(authority_folder(run_.folder), place_->run, WallTime::clock::now())
-              .take();
+      // For every start: its folder may be gone.
+      const auto authority = CertificateAuthority::open_or_create(authority_folder(run_.folder), place_->run).take();
       const auto status = make_identity(authority, peer_name(part.peer), part.folder / "identity");
       if (!status) throw UserError(fmt::format("{}: {}", part.name, status.error().message));
     }
@@ -104,7 +100,8 @@ class Supervisor {
     workers_.push_back(std::move(part));
   }
 
-  // On this disk there is no need to download what is there. Where it cannot be linked the worker asks for it.
+  // Links the token table into the worker's folder, so that it need not be downloaded. Where that fails, the worker
+  // asks the coordinator for it.
   void lend_table(const std::filesystem::path& folder) {
     const auto& hash = run_.config.model.subspace.table;
     if (hash.empty() || !make_directories(table_path(folder, hash).parent_path())) return;
@@ -117,7 +114,7 @@ class Supervisor {
     if (place && place.value().pid == coordinator_.process->pid()) place_ = place.value();
   }
 
-  // Waits a moment for one. Whether the person wants to leave at once.
+  // Waits a moment for a signal. Returns whether the person wants to leave at once.
   bool wait_for_signals() {
     pollfd wait{signals_, POLLIN, 0};
     ::poll(&wait, 1, kPollMs);
@@ -131,7 +128,7 @@ class Supervisor {
     return false;
   }
 
-  // The coordinator's word on how things stand, and ours to it. Silence is no fault: it may be starting again.
+  // Asks the coordinator how things stand, and passes a stop on. No answer is not an error: it may be starting again.
   void ask() {
     if (!line_) line_ = std::make_unique<CoordinatorLine>(operator_access(run_.folder, place_->address));
     const auto stub = line_->stub();
@@ -189,29 +186,21 @@ class Supervisor {
     }
   }
 
-  // Whether the run is over.
-  bool tend_coordinator() {
-    const auto end = coordinator_.process->poll();
+  // Whether the process has ended well. Starts it again if a signal has ended it; an exit code of its own is a failure
+  // that would come again.
+  bool tend(Part& part) {
+    const auto end = part.process->poll();
     if (!end) return false;
     if (end->exit_code == 0) return true;
-    if (end->signal == 0) fail_with(coordinator_, *end);
-    start_again(coordinator_, *end);
+    if (end->signal == 0) fail_with(part, *end);
+    start_again(part, *end);
     return false;
-  }
-
-  void tend(Part& worker) {
-    const auto end = worker.process->poll();
-    if (!end) return;
-    // A worker that was told to stop has ended well; whether the run has, the coordinator says.
-    if (end->exit_code == 0) return;
-    if (end->signal == 0) fail_with(worker, *end);
-    start_again(worker, *end);
   }
 
   void start_again(Part& part, const ChildEnd& end) {
     if (++part.restarts > kMostRestarts) {
-      throw UserError(fmt::format("{} ended {} times by signal {} ({}) without a step in between; see {}", part.name,
-                                  part.restarts, end.signal, ::strsignal(end.signal), part.log.string()));
+      throw UserError(fmt::format("signal {} ({}) ended {} {} times without a step in between; see {}", end.signal,
+                                  ::strsignal(end.signal), part.name, part.restarts, part.log.string()));
     }
     note(fmt::format("{} was ended by signal {} ({}); starting it again", part.name, end.signal,
                      ::strsignal(end.signal)));
@@ -221,13 +210,13 @@ class Supervisor {
   [[noreturn]] void fail_with(const Part& part, const ChildEnd& end) {
     auto reason = last_words(part.log);
     const auto outcome = read_outcome(run_.folder);
-    // The coordinator's own words name the stage.
+    // The coordinator's reason is better: it names the stage.
     if (outcome && outcome.value().failed && !outcome.value().reason.empty()) throw UserError(outcome.value().reason);
     if (reason.empty()) reason = fmt::format("exit code {}; see {}", end.exit_code, part.log.string());
     throw UserError(fmt::format("{}: {}", part.name, reason));
   }
 
-  // The workers have been told to stop and go by themselves.
+  // Waits for the workers to end by themselves: the coordinator has told them to stop.
   void say_goodbye() {
     const auto deadline = clock_.now() + kFarewell;
     const auto still_here = [&] {

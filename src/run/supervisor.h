@@ -1,4 +1,4 @@
-// A whole run on this machine: starts the coordinator and one worker per stage as processes, starts again what was
+// A whole run on this machine: starts the coordinator and one worker per stage as processes, restarts those that are
 // killed, shows one progress line, and stops them when asked (ctrl-C: after a checkpoint; twice: at once).
 #pragma once
 
@@ -23,17 +23,17 @@ struct LocalRun {
   std::FILE* out = stdout;  // where the person looks
 };
 
-// An outcome that is not complete: the person interrupted the run. Throws UserError with the reason when the run fails.
-// SIGINT, SIGTERM and SIGCHLD are blocked in this process from here on.
+// Returns when the run has ended; the outcome is not complete if the person interrupted it. Throws UserError with the
+// reason if the run fails. Blocks SIGINT, SIGTERM and SIGCHLD in this process, and leaves them blocked.
 RunOutcome run_locally(const LocalRun& run, const Clock& clock);
 
-// The coordinator's events that a person is told, each once. All of them are in the run's store; those that it holds
-// when this object is made belong to earlier starts of the run and are not told again.
+// Picks the coordinator's events that a person is told about, each once. All events are in the run's store; those that
+// it holds when this object is made belong to earlier starts of the run and are not told again.
 class EventNotes {
  public:
-  // Nobody may have the run's store open.
+  // Call it before the coordinator starts: nobody may have the run's store open.
   explicit EventNotes(const std::filesystem::path& run_folder);
-  // The number of the newest event that was seen: what to ask the coordinator for.
+  // The number of the newest event that was seen; ask the coordinator for those after it.
   int64_t last() const { return last_; }
   std::vector<std::string> of(const control::RunStatus& status);
 

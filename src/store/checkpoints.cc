@@ -366,6 +366,10 @@ Result<FoundCheckpoint> checkpoint_of_step(const fs::path& run_folder, int64_t s
                            steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")))};
 }
 
+fs::path table_path(const fs::path& folder, const std::string& hash) {
+  return folder / "tables" / (hash + ".safetensors");
+}
+
 Status write_model_file(const std::vector<fs::path>& unit_files, const fs::path& out) {
   constexpr std::string_view kPrefix = "param.";
   std::vector<SafetensorsFile> files;

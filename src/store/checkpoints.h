@@ -119,6 +119,9 @@ Result<std::vector<CheckpointId>> checkpoints_of(const std::filesystem::path& ru
 // Of a checkpoint's folder, "step-00000020-g3"; nothing for any other name.
 std::optional<CheckpointId> checkpoint_id(std::string_view folder_name);
 
+// Where a run, or a worker, keeps the frozen token table of an imported model (pipeline/table_file.h).
+std::filesystem::path table_path(const std::filesystem::path& folder, const std::string& hash);
+
 // One model file out of the units' files: their parameters, without the prefix, and the basis as "basis". Bytes are
 // copied as they lie.
 Status write_model_file(const std::vector<std::filesystem::path>& unit_files, const std::filesystem::path& out);

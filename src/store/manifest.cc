@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/json.h"
 #include "base/sha256.h"
 
 namespace thinpipe {
@@ -38,13 +39,14 @@ Json to_json(const CheckpointManifest& manifest) {
 CheckpointManifest from_json(const Json& json) {
   CheckpointManifest manifest;
   json.at("run").get_to(manifest.run);
-  json.at("step").get_to(manifest.id.step);
-  json.at("generation").get_to(manifest.id.generation);
+  manifest.id.step = whole_number(json.at("step"));
+  manifest.id.generation = static_cast<uint64_t>(whole_number(json.at("generation")));
   json.at("corpus_id").get_to(manifest.corpus_id);
   json.at("basis_hash").get_to(manifest.basis_hash);
-  json.at("basis_version").get_to(manifest.basis_version);
+  manifest.basis_version = whole_number(json.at("basis_version"));
   for (const auto& file : json.at("files")) {
-    manifest.files.push_back({file.at("unit"), file.at("bytes"), file.at("sha256")});
+    manifest.files.push_back(
+        {file.at("unit"), static_cast<uint64_t>(whole_number(file.at("bytes"))), file.at("sha256")});
   }
   return manifest;
 }

@@ -21,7 +21,6 @@
 #include "text/tokenizer.h"
 #include "text/tokenizer_training.h"
 #include "text/word_encoder.h"
-#include "text/work_folder.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -227,18 +226,16 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
   const fs::path target = cache_root / "prepared" / cache_key(data, survey, tokenizer);
   if (auto found = find_same(target, survey.content_sha256)) return found.value();
 
-  make_directories(target.parent_path()).take();
-  const FileLock lock = FileLock::acquire(lock_of(target), [&] {
-                          report(progress, "waiting for another process that prepares this corpus", 0, 0);
-                        }).take();
+  AtomicFolder work = AtomicFolder::create(target, [&] {
+                        report(progress, "waiting for another process that prepares this corpus", 0, 0);
+                      }).take();
   // It may have been made while we waited. A damaged one is made again: it is a cache.
   const auto found = find_same(target, survey.content_sha256);
   if (found) return found.value();
   if (std::error_code code; fs::exists(target, code)) {
     log_warn("preparing the corpus again: {}", found.error().message);
   }
-  remove_abandoned_work(target.parent_path());
-  WorkFolder work = WorkFolder::create(target).take();
+  AtomicFolder::remove_abandoned(target.parent_path());
   if (!tokenizer) tokenizer = train_on_training_documents(corpus, survey, data.vocab, progress);
   write_file_atomically(work.path() / "tokenizer.model", tokenizer->model()).take();
   // Shown by `thinpipe data list`; not part of the identity.
@@ -246,7 +243,8 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
   Manifest manifest = encode_corpus(corpus, survey, *tokenizer, work.path(), progress, threads);
   manifest.val_fraction = data.val_fraction;
   write_file_atomically(work.path() / "manifest.json", manifest_text(manifest)).take();
-  work.publish().take();
+  remove_tree(target).take();
+  work.commit().take();
   return open_prepared(target).take();
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "base/sha256.h"
 #include "text/shards.h"
 
@@ -27,8 +28,8 @@ Json split_json(const SplitManifest& split) {
 }
 
 SplitManifest split_from(const Json& json) {
-  return {json.at("documents").get<uint64_t>(), json.at("text_bytes").get<uint64_t>(),
-          json.at("tokens").get<uint64_t>(), json.at("sha256").get<std::string>()};
+  const auto count = [&](const char* key) { return static_cast<uint64_t>(whole_number(json.at(key))); };
+  return {count("documents"), count("text_bytes"), count("tokens"), json.at("sha256").get<std::string>()};
 }
 
 bool is_hex(std::string_view text) { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
@@ -58,7 +59,7 @@ uint64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
-// What lies under prepared/, without what is hidden: folders that are not whole yet, and their locks.
+// What lies under prepared/, without what is hidden: folders that are not whole yet.
 std::vector<fs::path> folders_in(const fs::path& cache_root) {
   std::vector<fs::path> folders;
   std::error_code code;
@@ -108,7 +109,7 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& name) 
     const Json object = Json::parse(text);
     const Manifest manifest{.content_sha256 = object.at("content_sha256").get<std::string>(),
                             .tokenizer_sha256 = object.at("tokenizer_sha256").get<std::string>(),
-                            .vocab = object.at("vocab").get<int64_t>(),
+                            .vocab = whole_number(object.at("vocab")),
                             .val_fraction = object.at("val_fraction").get<double>(),
                             .train = split_from(object.at("train")),
                             .val = split_from(object.at("val")),

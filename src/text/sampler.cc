@@ -67,8 +67,9 @@ TrainSampler::TrainSampler(std::string_view corpus_id, uint64_t seed, uint64_t w
 }
 
 uint64_t TrainSampler::window(uint64_t sample_id) const {
-  // The seed keys the network; corpus and epoch choose its stream.
-  const uint64_t stream = CounterRng(corpus_, "training epoch").bits64(epoch(sample_id));
+  // The seed keys the network; the corpus and the pass over it choose its stream.
+  const uint64_t pass = sample_id / windows_;
+  const uint64_t stream = CounterRng(corpus_, "training epoch").bits64(pass);
   return KeyedPermutation(seed_, stream, windows_)(sample_id % windows_);
 }
 

@@ -36,15 +36,13 @@ class KeyedPermutation {
   int half_bits_;
 };
 
-// The training order: every epoch visits each window once, in a different order. Validation needs none: it reads its
-// windows from 0 up.
+// The training order: every pass over the data visits each window once, in an order of its own. Validation needs none:
+// it reads its windows from 0 up.
 class TrainSampler {
  public:
   // corpus_id: PreparedCorpus::id. windows > 0.
   TrainSampler(std::string_view corpus_id, uint64_t seed, uint64_t windows);
 
-  uint64_t windows() const { return windows_; }
-  uint64_t epoch(uint64_t sample_id) const { return sample_id / windows_; }
   uint64_t window(uint64_t sample_id) const;
 
  private:

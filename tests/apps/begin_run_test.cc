@@ -326,7 +326,7 @@ TEST_F(TableOfARun, IsDownloadedByAMachineThatJoins) {
   const auto run = begin_with_table("run");
   const auto hash = hash_of(run);
   RunningProgram serve(program_, {"serve", "--run", run.string(), "--listen", "127.0.0.1"});
-  ASSERT_TRUE(serve.wait_for_output("to bring somebody in")) << serve.err();
+  ASSERT_TRUE(serve.wait_for_output("to let machines join")) << serve.err();
   const auto text = program_.run({"invite", "--uses", "4", run.string()}).out;
   std::vector<std::unique_ptr<RunningProgram>> machines;
   for (int i = 0; i < 4; ++i) {
@@ -385,7 +385,7 @@ TEST_F(TableOfARun, ThatIsNotTheNamedOneStopsTheStart) {
   save_tensors(path, {{"t_fixed", seeds_table().mul(2)}}).take();
   expect_refused(run, "its rows have the hash");
   fs::remove(path);
-  EXPECT_NE(program_.run({"show", run.string()}).out.find("(is missing)"), std::string::npos);
+  EXPECT_NE(program_.run({"show", run.string()}).out.find("(missing)"), std::string::npos);
   expect_refused(run, "is missing; subspace.table says that this run needs it");
   test::write_file(path, bytes);
   EXPECT_EQ(program_.run({"train", "--resume", run.string()}).exit_code, 0);

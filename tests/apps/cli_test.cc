@@ -15,12 +15,16 @@ using test::write_file;
 
 TEST(CommandLine, NamesTheWordItDoesNotKnow) {
   const Program program;
-  expect_refused(program, {}, {"subcommand is required", "--help"});
+  expect_refused(program, {}, {"a command is missing", "thinpipe --help"});
   expect_refused(program, {"trian"}, {"unknown command trian", "did you mean train?"});
   expect_refused(program, {"dance"}, {"unknown command dance", "the commands are train"});
   expect_refused(program, {"--verbose"}, {"unknown option --verbose", "--help"});
-  expect_refused(program, {"train", "--verbose"}, {"--verbose", "--help"});
-  expect_refused(program, {"train", "a.toml", "b.toml"}, {"b.toml", "--help"});
+  expect_refused(program, {"train", "--verbose"}, {"unknown option --verbose", "thinpipe train --help"});
+  expect_refused(program, {"train", "--stpes", "5"}, {"unknown option --stpes", "did you mean --steps?"});
+  expect_refused(program, {"join", "--chekc"}, {"unknown option --chekc", "did you mean --check?"});
+  expect_refused(program, {"lab", "exactnes"}, {"unknown command exactnes", "did you mean exactness?"});
+  expect_refused(program, {"train", "a.toml", "b.toml"}, {"unexpected argument b.toml", "thinpipe train --help"});
+  expect_refused(program, {"bench", "wan", "--rank", "0"}, {"--rank", "not in range 1 to 65536"});
   expect_refused(program, {"--log-level", "loud", "train"}, {"loud", "debug, info, warn, error"});
 }
 
@@ -40,34 +44,34 @@ TEST(CommandLine, RefusesAnEmptyValueInsteadOfTakingTheDefault) {
   const Program program;
   test::write_tiny_run(program);
   const std::vector<std::pair<test::Arguments, std::string>> commands{
-      {{"train", ""}, "config"},
+      {{"train", ""}, "CONFIG"},
       {tiny_run({}, {"--steps", ""}), "--steps"},
       {tiny_run({}, {"--device", ""}), "--device"},
       {tiny_run({}, {"--run-dir", ""}), "--run-dir"},
       {tiny_run({}, {"--set", ""}), "--set"},
       {{"train", "--resume", ""}, "--resume"},
-      {{"serve", ""}, "config"},
+      {{"serve", ""}, "CONFIG"},
       {{"serve", "--run", ""}, "--run"},
       {{"serve", "--listen", ""}, "--listen"},
-      {{"generate", "", "--prompt", "a"}, "model"},
+      {{"generate", "", "--prompt", "a"}, "MODEL"},
       {{"generate", "--step", "", "--prompt", "a"}, "--step"},
       {{"eval", "--text", ""}, "--text"},
       {{"export", "--format", "hf", "--out", ""}, "--out"},
-      {{"import", ""}, "folder"},
-      {{"status", ""}, "run"},
-      {{"invite", ""}, "run"},
-      {{"kick", "peer", ""}, "run"},
-      {{"join", ""}, "invite"},
+      {{"import", ""}, "FOLDER"},
+      {{"status", ""}, "RUN"},
+      {{"invite", ""}, "RUN"},
+      {{"kick", "peer", ""}, "RUN"},
+      {{"join", ""}, "INVITE"},
       {{"doctor", "--config", ""}, "--config"},
-      {{"data", "prepare", ""}, "corpus"},
+      {{"data", "prepare", ""}, "CORPUS"},
       {{"data", "prepare", "corpus.txt", "--tokenizer", ""}, "--tokenizer"},
-      {{"data", "inspect", ""}, "what"},
-      {{"tokenizer", "train", ""}, "corpus"},
-      {{"completion", ""}, "shell"},
+      {{"data", "inspect", ""}, "CORPUS"},
+      {{"tokenizer", "train", ""}, "CORPUS"},
+      {{"completion", ""}, "SHELL"},
       {{"--log-level", "", "runs"}, "--log-level"},
   };
   for (const auto& [command, name] : commands) {
-    expect_refused(program, command, {name + ": is empty: give a value, or leave it out"});
+    expect_refused(program, command, {name + ": the value is empty; give one or leave it out"});
   }
 }
 
@@ -116,7 +120,7 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailureSaidInOneLine) {
   const Program program;
   // Short ones are lost at the end, long ones on the way.
   const std::vector<test::Arguments> commands{
-      {"data", "list", "--json"}, {"completion", "bash"}, {"man"}, {"--help"}, {"--help-all"}, {"--version"},
+      {"data", "list", "--json"}, {"completion", "bash"}, {"__complete", ""}, {"--help"}, {"--help-all"}, {"--version"},
       {"train", "--help"}};
   for (const auto& command : commands) {
     SCOPED_TRACE(fmt::format("thinpipe {}", fmt::join(command, " ")));
@@ -124,7 +128,6 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailureSaidInOneLine) {
     EXPECT_EQ(outcome.exit_code, 2);
     test::expect_one_line(outcome, {"cannot write standard output: No space left on device"});
   }
-  EXPECT_EQ(run_redirected(program, {"completion", "runs"}, "> /dev/full").exit_code, 0) << "it has nothing to print";
 }
 
 TEST(CommandLine, AComplaintThatNobodyCanReadChangesNoExitCode) {
@@ -134,7 +137,7 @@ TEST(CommandLine, AComplaintThatNobodyCanReadChangesNoExitCode) {
     EXPECT_EQ(run_redirected(program, command, "2> /dev/full").exit_code, 2);
     EXPECT_EQ(run_redirected(program, command, "> /dev/full 2>&1").exit_code, 2);
   }
-  EXPECT_EQ(run_redirected(program, {"man"}, "> /dev/full 2>&1").exit_code, 2);
+  EXPECT_EQ(run_redirected(program, {"--help-all"}, "> /dev/full 2>&1").exit_code, 2);
 }
 
 TEST(CliConfig, IsNamedWhenItCannotBeRead) {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
+#include "base/files.h"
 #include "base/sha256.h"
 #include "text/prepare_setting.h"
-#include "text/work_folder.h"
 
 namespace thinpipe {
 namespace {
@@ -56,7 +56,7 @@ TEST_F(Data, PreparesListsAndInspects) {
   EXPECT_EQ(facts["val_fraction"], 0.1);
   // What `train` does before it trains finds the same corpus.
   const auto second = run({"data", "prepare", "corpus.txt", "--vocab", "300", "--val-fraction", "0.1"});
-  EXPECT_TRUE(has(second, "was there already")) << second;
+  EXPECT_TRUE(has(second, "was prepared already")) << second;
 
   const auto listed = run({"data", "list", "--json"});
   EXPECT_TRUE(has(listed, id.substr(0, 12))) << listed;
@@ -74,7 +74,7 @@ TEST_F(Data, PreparesListsAndInspects) {
   EXPECT_EQ(last_line(shard)["tokens"], facts["val"]["tokens"]);
   EXPECT_EQ(last_line(shard)["token_bytes"], 2);
   EXPECT_LT(last_line(shard)["greatest"].get<int>(), 300);
-  EXPECT_TRUE(has(shard, fmt::format("the greatest id is {}\n", last_line(shard)["greatest"].get<int>()))) << shard;
+  EXPECT_TRUE(has(shard, fmt::format("the largest id is {}\n", last_line(shard)["greatest"].get<int>()))) << shard;
 }
 
 TEST_F(Data, OnATerminalProgressIsOneLineThatIsGoneInTheEnd) {
@@ -122,7 +122,7 @@ TEST_F(Data, SettingsAreCheckedAsInAConfig) {
   expect_refused(program_, {"data", "prepare", "corpus.txt", "--val-fraction", "2"}, {"data.val_fraction = 2"});
   expect_refused(program_, {"data", "prepare", "corpus.txt", "--vocab", "many"}, {"data.vocab = \"many\""});
   expect_refused(program_, {"data", "prepare", "missing.txt"}, {"data.corpus = \"missing.txt\""});
-  expect_refused(program_, {"data", "prepare"}, {"corpus is required"});
+  expect_refused(program_, {"data", "prepare"}, {"CORPUS is required"});
   expect_refused(program_, {"data", "prepare", "corpus.txt", "--tokenizer", "a.model", "--vocab", "301"},
                  {"data.vocab = 301", "a.model has 300 pieces", "set data.vocab = 300"});
   expect_refused(program_, {"data", "prepare", "corpus.txt", "--tokenizer", "corpus.txt"},
@@ -131,7 +131,7 @@ TEST_F(Data, SettingsAreCheckedAsInAConfig) {
   EXPECT_EQ(prepare({"--tokenizer", "a.model"})["vocab"], 300);
   run({"tokenizer", "train", "corpus.txt", "--vocab", "298", "--out", "b.model"});
   expect_refused(program_, {"data", "inspect", "corpus.txt", "--tokenizer", "b.model"},
-                 {"b.model: has 298 pieces", "was tokenised with 300"});
+                 {"b.model: has 298 pieces", "of the corpus has 300"});
 }
 
 TEST_F(Data, ATokenizerIsTheOnePreparationWouldTrain) {
@@ -149,17 +149,17 @@ TEST_F(Data, WhatATokenizerCannotBeTrainedFromIsNamed) {
 }
 
 TEST_F(Data, InterruptedByCtrlC_KeepsNothing_AndTheSameCommandWorks) {
-  // Held in the middle by the lock of somebody who seems to prepare the same corpus.
+  // Held up in the middle by somebody who seems to prepare the same corpus.
   const fs::path folder = prepare()["folder"].get<std::string>();
   fs::remove_all(folder);
-  std::optional<FileLock> lock = FileLock::acquire(lock_of(folder), [] {}).take();
+  std::optional<AtomicFolder> other = AtomicFolder::create(folder).take();
   test::RunningProgram running(program_, {"data", "prepare", "corpus.txt", "--vocab", "300"});
-  running.wait_until("it waits for the lock", [&] { return has(running.out(), "data: waiting for another process"); });
+  running.wait_until("it waits", [&] { return has(running.out(), "data: waiting for another process"); });
   running.signal(SIGINT);
-  lock.reset();
+  other.reset();
   const auto outcome = running.wait();
   EXPECT_EQ(outcome.exit_code, 130);
-  EXPECT_TRUE(has(outcome.out, "stopped; nothing was kept\n")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "stopped; kept nothing\n")) << outcome.out;
   EXPECT_TRUE(fs::is_empty(program_.data() / "prepared"));
   EXPECT_TRUE(prepare()["made"]);
 }

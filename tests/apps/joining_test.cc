@@ -30,6 +30,21 @@ bool has_ipv6_loopback() {
   return can;
 }
 
+// The clock of the programs that are started while this object lives is off by so much.
+class WrongClock {
+ public:
+  explicit WrongClock(std::chrono::seconds off) {
+    ::setenv("LD_PRELOAD", THINPIPE_WRONG_CLOCK, 1);
+    ::setenv("WRONG_CLOCK_S", fmt::format("{}", off.count()).c_str(), 1);
+  }
+  ~WrongClock() {
+    ::unsetenv("LD_PRELOAD");
+    ::unsetenv("WRONG_CLOCK_S");
+  }
+  WrongClock(const WrongClock&) = delete;
+  WrongClock& operator=(const WrongClock&) = delete;
+};
+
 class Joining : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -54,7 +69,7 @@ class Joining : public ::testing::Test {
   std::unique_ptr<RunningProgram> serve(const Arguments& arguments, const std::string& network) {
     auto running =
         std::make_unique<RunningProgram>(program_, arguments, fs::path(), test::RunOptions{.network = network});
-    EXPECT_TRUE(running->wait_for_output("to bring somebody in")) << running->err();
+    EXPECT_TRUE(running->wait_for_output("to let machines join")) << running->err();
     return running;
   }
 
@@ -152,6 +167,35 @@ TEST_F(Joining, ARelayedRunGoesOnAfterTheCoordinatorWasKilled) {
   serving = serve({"serve", "--run", run.string()}, coordinator.network);
   for (auto* running : {lower.get(), upper.get(), serving.get()}) expect_ends_well(*running);
   EXPECT_NE(serving->err().find("stages 0 and 1: relayed"), std::string::npos) << serving->err();
+  test::expect_same_result(run, expected);
+}
+
+TEST_F(Joining, ClocksThatAreDaysOffKeepNobodyOut) {
+  using std::chrono::hours;
+  Arguments settings{kTwoStages, "train.steps=40"};
+  const auto expected = local_result(settings);
+  settings.push_back(kSlowLinks);
+  const auto run = program_ / "run";
+  const Arguments local{"--listen", "127.0.0.1"};
+  auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, settings), "");
+  const auto text = invite(run, "", {"--uses", "2"});
+  const auto join_with_clock = [&](const std::string& name, std::chrono::seconds off) {
+    const WrongClock wrong(off);
+    return join(name, text, "", local);
+  };
+  auto ahead = join_with_clock("ahead", hours(24 * 400));
+  wait_until_in(*serving, "ahead");
+  auto behind = join_with_clock("behind", -hours(24 * 400));
+  ASSERT_TRUE(serving->wait_until("some steps are done", [&] { return test::metrics_lines(run) >= 7; }));
+  serving->signal(SIGKILL);
+  EXPECT_EQ(serving->wait().exit_code, -1);
+  EXPECT_LT(test::metrics_lines(run), 40) << "too late to be a test";
+  {
+    const WrongClock wrong(-hours(25));
+    serving = serve({"serve", "--run", run.string(), "--listen", "127.0.0.1"}, "");
+  }
+  for (auto* running : {ahead.get(), behind.get(), serving.get()}) expect_ends_well(*running);
+  EXPECT_NE(behind->out().find("warning  clock"), std::string::npos) << behind->out();
   test::expect_same_result(run, expected);
 }
 
@@ -265,7 +309,7 @@ TEST_F(Joining, RefusesInvitesThatAreWorthNothing) {
   auto first = join("first", once, "", local);
   wait_until_in(*serving, "first");
   refused("second", once, "used");
-  refused("third", once.substr(0, once.size() / 2), "not whole");
+  refused("third", once.substr(0, once.size() / 2), "cut off or mistyped");
   refused("fourth", "no invite at all", "invite");
   const auto revoked = invite(run, "");
   const auto listed = program_.run({"invite", "--list", run.string()}).out;

@@ -4,6 +4,7 @@
 
 #include "apps/running_program.h"
 #include "base/rng.h"
+#include "support/draw.h"
 
 namespace thinpipe {
 namespace {
@@ -54,7 +55,7 @@ class Killer {
     Moment replaced;
   };
 
-  uint64_t draw(uint64_t bound) { return rng_.below(bound, draws_++); }
+  uint64_t draw(uint64_t bound) { return test::below(rng_, bound, draws_++); }
 
   test::Arguments targets_of(int number) {
     const int turn = number % 6;

@@ -93,7 +93,7 @@ TEST_F(Models, OfAPromptLongerThanTheContextOnlyTheEndIsRead) {
   write_file(program_ / "long.txt", test::english(100, 3));
   const auto outcome = program_.run({"generate", "run", "--temperature", "0", "--max-tokens", "5", "--json"},
                                     {.input = (program_ / "long.txt").string()});
-  EXPECT_NE(outcome.err.find("looks back 32: its last 15 are read"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("context is 32: using the last 15 tokens"), std::string::npos) << outcome.err;
   EXPECT_GT(test::json_of(outcome).at("prompt_tokens").get<int>(), 500);
   EXPECT_EQ(test::json_of(outcome).at("tokens"), 5);
 }
@@ -325,7 +325,7 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   write_file(program_ / "bad.txt", "not \xff utf-8");
   expect_refused(program_, {"eval", "run", "--text", "bad.txt"}, {"bad.txt"});
   write_file(program_ / "empty.txt", "");
-  expect_refused(program_, {"eval", "run", "--text", "empty.txt"}, {"empty.txt", "holds no text"});
+  expect_refused(program_, {"eval", "run", "--text", "empty.txt"}, {"empty.txt", "is empty"});
   expect_refused(program_, {"generate", "run", "--prompt", "x\xff"}, {"the prompt", "UTF-8", "byte 1"});
   expect_refused(program_, {"generate", "run", "--prompt", "x", "--temperature", "-1"}, {"--temperature"});
   expect_refused(program_, {"generate", "run", "--prompt", "x", "--top-p", "0"}, {"--top-p"});
@@ -348,7 +348,7 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   auto config = Json::parse(read_file(program_ / "hf" / "config.json").take());
   config["max_position_embeddings"] = 1;
   write_file(program_ / "hf" / "config.json", config.dump());
-  expect_refused(program_, {"generate", "hf", "--prompt", "x"}, {"looks back 1 token"});
+  expect_refused(program_, {"generate", "hf", "--prompt", "x"}, {"has a context of 1 token"});
   config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
   write_file(program_ / "hf" / "config.json", config.dump());
   expect_refused(program_, {"import", "hf"}, {"rope_scaling"});

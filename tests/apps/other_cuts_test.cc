@@ -194,7 +194,7 @@ TEST_F(OtherCuts, WhatIsRefusedLeavesTheRunAsItWas) {
       {{"--device", "cuda"}, {"train.device", "cuda"}},
       {{"--set", "pipeline.stages=5"}, {"more stages than blocks"}},
       {{"--set", "pipeline.cuts=[2,3]"}, {"sums to 5"}},
-      {{"--run-dir", "elsewhere"}, {"--resume goes on with the run's own config", "leave out"}},
+      {{"--run-dir", "elsewhere"}, {"--resume uses the run's own config", "leave out"}},
   };
   for (const auto& [more, parts] : refused) {
     auto arguments = resume(run);
@@ -217,7 +217,7 @@ class OtherCutsTogether : public OtherCuts {
  protected:
   std::unique_ptr<RunningProgram> serve(const Arguments& arguments) {
     auto running = std::make_unique<RunningProgram>(program_, arguments);
-    EXPECT_TRUE(running->wait_for_output("to bring somebody in")) << running->err();
+    EXPECT_TRUE(running->wait_for_output("to let machines join")) << running->err();
     return running;
   }
   std::unique_ptr<RunningProgram> join(const std::string& name, const std::string& text) {

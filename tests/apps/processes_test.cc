@@ -93,7 +93,7 @@ TEST_F(Processes, AreStoppedByCtrlCWithACheckpointToGoOnFrom) {
   EXPECT_EQ(outcome.err, "");
   // One that is not a multiple of checkpoint.every, most often: the step it was at, not the last that was due.
   const auto step = Json::parse(read_file(run / "outcome.json").take()).at("step").get<int64_t>();
-  EXPECT_NE(outcome.out.find(fmt::format("stopped after step {0}; to go on from the checkpoint of step {0}: thinpipe "
+  EXPECT_NE(outcome.out.find(fmt::format("stopped after step {0}; to resume from the checkpoint of step {0}: thinpipe "
                                          "train --resume {1}\n",
                                          step, run.string())),
             std::string::npos)
@@ -136,11 +136,32 @@ TEST_F(Processes, DoNotOutliveTheOneThatStartedThem) {
   expect_resumed(run, expected);
 }
 
+TEST_F(Processes, CoordinatorKilledAsSoonAsItIsThere_IsStartedAgain) {
+  const auto expected = expected_of({});
+  const auto run = program_ / "run";
+  RunningProgram running(program_, small_run(run));
+  pid_t killed = -1;
+  for (int i = 0; i < 3; ++i) {
+    pid_t coordinator = -1;
+    ASSERT_TRUE(running.wait_until("there is a coordinator", [&] {
+      coordinator = running.child("serve");
+      return (coordinator > 0 && coordinator != killed) || !running.running();
+    }));
+    ASSERT_TRUE(running.running()) << running.err();
+    ::kill(coordinator, SIGKILL);
+    killed = coordinator;
+  }
+  const auto outcome = running.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
+  EXPECT_NE(outcome.out.find("the coordinator was ended by signal 9 (Killed); starting it again"), std::string::npos);
+  expect_same_result(run, expected);
+}
+
 TEST_F(Processes, GetTokensFromTheCoordinatorWhereTheyHaveNoCorpus) {
   const auto expected = expected_of({});
   const auto run = program_ / "run";
   RunningProgram serve(program_, {"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()});
-  ASSERT_TRUE(serve.wait_for_output("to bring somebody in")) << serve.err();
+  ASSERT_TRUE(serve.wait_for_output("to let machines join")) << serve.err();
   const auto invited = program_.run({"invite", "--uses", "4", run.string()});
   ASSERT_EQ(invited.exit_code, 0) << invited.err;
   std::vector<std::unique_ptr<RunningProgram>> workers;
@@ -277,7 +298,7 @@ TEST_F(Processes, AreNotResumedWhereThereIsNothingToGoOnWith) {
   for (const Arguments& option : {Arguments{"small.toml"}, {"--run-dir", "x"}, {"--in-process"}}) {
     Arguments arguments{"train", "--resume", run.string()};
     arguments.insert(arguments.end(), option.begin(), option.end());
-    expect_fails(arguments, {"--resume goes on with the run's own config", "leave out"});
+    expect_fails(arguments, {"--resume uses the run's own config", "leave out"});
   }
   EXPECT_EQ(test::result_of(run), before);
 }

@@ -319,6 +319,43 @@ TEST(AtomicFolder, RemovesWhatAKilledProcessHasLeft) {
   EXPECT_TRUE(std::filesystem::is_empty(scratch / "a"));
 }
 
+TEST(AtomicFolder, RemoveAbandonedSparesWhatIsBeingBuiltAndWhatIsNotHidden) {
+  const ScratchFolder scratch;
+  for (const char* name : {".left.partial/in", "whole.partial", ".whole"}) {
+    ASSERT_TRUE(make_directories(scratch / name).ok());
+  }
+  const auto building = AtomicFolder::create(scratch / "building").take();
+  AtomicFolder::remove_abandoned(scratch.path());
+  EXPECT_FALSE(std::filesystem::exists(scratch / ".left.partial"));
+  EXPECT_TRUE(std::filesystem::exists(building.path()));
+  EXPECT_EQ(scratch.file_count(), 3u);
+  AtomicFolder::remove_abandoned(scratch / "nowhere");
+}
+
+TEST(AtomicFolder, SaysOnceThatItWaits_AndFollowsTheNameToTheNextBuilder) {
+  // While the second waits, the first leaves, taking its hidden folder with it, and a third builds under that name.
+  const ScratchFolder scratch;
+  auto first = std::make_unique<AtomicFolder>(AtomicFolder::create(scratch / "a", [] { FAIL(); }).take());
+  std::unique_ptr<AtomicFolder> third;
+  std::atomic<bool> third_left = false;
+  std::thread helper;
+  int waits = 0;
+  const auto second = AtomicFolder::create(scratch / "a", [&] {
+                        ++waits;
+                        first.reset();
+                        third = std::make_unique<AtomicFolder>(AtomicFolder::create(scratch / "a").take());
+                        helper = std::thread([&] {
+                          for (int i = 0; i < 100; ++i) std::this_thread::yield();
+                          third_left = true;
+                          third.reset();
+                        });
+                      }).take();
+  EXPECT_TRUE(third_left);
+  helper.join();
+  EXPECT_EQ(waits, 1);
+  EXPECT_TRUE(std::filesystem::exists(second.path()));
+}
+
 TEST(AtomicFolder, DoesNotReplaceAFolderThatHoldsSomething) {
   const ScratchFolder scratch;
   ASSERT_TRUE(make_directories(scratch / "a").ok());

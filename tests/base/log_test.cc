@@ -2,18 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include "base/result.h"
+#include "support/user_error.h"
 
 namespace thinpipe {
 namespace {
 
 TEST(LogLevel, RefusesAnUnknownOneAndNamesTheKnown) {
-  try {
-    set_log_level("loud");
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_STREQ(error.what(), "log level 'loud' is not one of debug, info, warn, error");
-  }
+  EXPECT_EQ(test::user_error([] { set_log_level("loud"); }),
+            "log level 'loud' is not one of debug, info, warn, error");
 }
 
 TEST(LogLevel, KeepsLowerLinesOffStandardError) {

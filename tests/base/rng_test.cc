@@ -60,17 +60,6 @@ TEST(CounterRng, GivesUnitVarianceGoldens) {
   EXPECT_EQ(rng.unit_variance(UINT64_MAX), -0x1.a3df9ab7a3889p-4);
 }
 
-TEST(CounterRng, GivesBelowGoldensWithAndWithoutRejection) {
-  const CounterRng rng(kSeed, kName);
-  EXPECT_EQ(rng.below(1000, 0), 971u);
-  EXPECT_EQ(rng.below(1000, 3), 792u);
-  constexpr uint64_t kHalf = (uint64_t{1} << 63) + 1;  // nearly every second draw is rejected
-  EXPECT_EQ(rng.below(kHalf, 0), 167184964341076971u);
-  EXPECT_EQ(rng.below(kHalf, 3), 3530474780157372041u);   // second draw
-  EXPECT_EQ(rng.below(kHalf, 5), 1949082154450265892u);   // second draw
-  EXPECT_EQ(rng.below(kHalf, 19), 5161533169781855294u);  // sixth draw
-}
-
 TEST(CounterRng, NameAndNumberOfAStreamAreTheSame) {
   EXPECT_EQ(CounterRng(3, "a").bits64(9), CounterRng(3, stream_of("a")).bits64(9));
 }
@@ -138,26 +127,6 @@ TEST(CounterRng, UniformStaysBelowOneAndFillsTheRange) {
   }
   for (const int count : bins) EXPECT_NEAR(count, kDraws / 16, 5 * std::sqrt(kDraws / 16));
 }
-
-TEST(CounterRng, BelowIsUniform) {
-  const CounterRng rng(6, "below");
-  constexpr double kDraws = 100'000;
-  std::vector<int> bins(10);
-  for (uint64_t i = 0; i < static_cast<uint64_t>(kDraws); ++i) ++bins.at(rng.below(10, i));
-  double chi_square = 0;
-  for (const int count : bins) chi_square += (count - kDraws / 10) * (count - kDraws / 10) / (kDraws / 10);
-  EXPECT_LT(chi_square, 27.9);  // the 0.1 % point at 9 degrees of freedom
-}
-
-TEST(CounterRng, BelowStaysInRangeForEveryKindOfBound) {
-  const CounterRng rng(7, "bounds");
-  for (const uint64_t bound : {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{1} << 32, (uint64_t{1} << 63) + 1,
-                               uint64_t{1} << 63, UINT64_MAX}) {
-    for (uint64_t i = 0; i < 1000; ++i) ASSERT_LT(rng.below(bound, i), bound);
-  }
-}
-
-TEST(CounterRngDeathTest, BelowZeroIsAFault) { EXPECT_DEATH((void)CounterRng(1, "x").below(0, 0), "bound above 0"); }
 
 }  // namespace
 }  // namespace thinpipe

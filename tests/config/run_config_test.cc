@@ -7,8 +7,8 @@
 #include <limits>
 #include <numeric>
 
-#include "base/result.h"
 #include "config/keys.h"
+#include "support/user_error.h"
 
 namespace thinpipe {
 namespace {
@@ -18,12 +18,7 @@ TEST(Validate, AcceptsTheDefaults) { EXPECT_NO_THROW(validate(RunConfig{})); }
 TEST(Validate, NamesTheKeyOfAConfigBuiltInCode) {
   RunConfig config;
   config.train.seq_len = 0;
-  try {
-    validate(config);
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_STREQ(error.what(), "train.seq_len = 0: needs a whole number from 1 to 65536");
-  }
+  EXPECT_EQ(test::user_error([&] { validate(config); }), "train.seq_len = 0: needs a whole number from 1 to 65536");
 }
 
 TEST(Validate, RefusesASeedThatTomlCannotHold) {
@@ -35,12 +30,7 @@ TEST(Validate, RefusesASeedThatTomlCannotHold) {
 TEST(Validate, ATokenTableIsNamedByItsHashInASubspaceModelOnly) {
   const auto refusal = [](RunConfig config, const std::string& table) {
     config.model.subspace.table = table;
-    try {
-      validate(config);
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return test::user_error([&] { validate(config); });
   };
   const std::string hash(64, '7');
   EXPECT_EQ(refusal({}, ""), "");
@@ -184,12 +174,7 @@ TEST(LinkSettings, ARunInOneStageHasNone) { EXPECT_TRUE(link_settings(with({}, 1
 
 TEST(LinkSettings, RefusesWithKeyValueAndWhatIsRight) {
   const auto said = [](const LinkConfig& link, int64_t stages = 3) {
-    try {
-      link_settings(with(link, stages));
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing");
+    return test::user_error([&] { link_settings(with(link, stages)); });
   };
   EXPECT_EQ(said({"80mbit, 1mbit, 2mbit", "0ms", "0ms"}),
             "link.rate = \"80mbit, 1mbit, 2mbit\": has 3 values, needs one for all cuts or one for each of the 2");

@@ -34,7 +34,7 @@ class Doors : public ::testing::Test {
     serving_ =
         std::make_unique<RunningProgram>(program_, Arguments{"serve", "small.toml", "--listen", "127.0.0.1",
                                                              "--run-dir", run_.string(), "--set", "pipeline.stages=2"});
-    ASSERT_TRUE(serving_->wait_for_output("to bring somebody in")) << serving_->err();
+    ASSERT_TRUE(serving_->wait_for_output("to let machines join")) << serving_->err();
     const auto place = Json::parse(read_file(run_ / "coordinator.json").take());
     coordinator_ = place.at("address");
     run_id_ = place.at("run");

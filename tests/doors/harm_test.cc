@@ -21,7 +21,7 @@ TEST_P(Harm, IsNamedAndTheRunLives) {
   const auto run = program / "run";
   RunningProgram serving(program, {"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string(), "--set",
                                    "pipeline.stages=2"});
-  ASSERT_TRUE(serving.wait_for_output("to bring somebody in")) << serving.err();
+  ASSERT_TRUE(serving.wait_for_output("to let machines join")) << serving.err();
   const auto invite = program.run({"invite", "--uses", "2", run.string()}).out;
   RunningProgram harmful(program, {invite, harm, "4"}, program / "harm-data", {.program = THINPIPE_HARMFUL_WORKER});
   ASSERT_TRUE(serving.wait_until("it takes the first stage", [&] {

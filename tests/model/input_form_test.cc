@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/numeric.h"
-#include "model/stage.h"
+#include "model/small_models.h"
 
 namespace thinpipe {
 namespace {
@@ -14,22 +14,15 @@ namespace {
 constexpr int64_t kVocab = 64;
 
 ModelConfig config_of(InputForm form) {
-  ModelConfig config;
+  auto config = small_model(ModelMode::kSubspace);
   config.d = 32;
-  config.blocks = 3;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.mlp_width = 24;
   config.init_std = 0.2;
   config.subspace.rank = 4;
   config.subspace.input = form;
   return config;
 }
 
-Stage model_that_reads(InputForm form) {
-  const auto config = config_of(form);
-  return Stage(config, kVocab, {0, config.blocks, config.blocks}, Precision::kFloat64, /*seed=*/7, at::Device("cpu"));
-}
+Stage model_that_reads(InputForm form) { return uncut_stage(config_of(form), kVocab); }
 
 // One sequence whose inputs are `rows` tokens, `distinct` of them different.
 TokenBatch tokens_of(int64_t rows, int64_t distinct) {

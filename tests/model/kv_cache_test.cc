@@ -4,65 +4,25 @@
 
 #include <ATen/ATen.h>
 
-#include <string>
 #include <vector>
 
 #include "model/numeric.h"
-#include "model/stage.h"
+#include "model/small_models.h"
 
 namespace thinpipe {
 namespace {
 
 constexpr int64_t kVocab = 23;
 
-ModelConfig dense_model() {
-  ModelConfig config;
-  config.mode = ModelMode::kDense;
-  config.d = 16;
-  config.blocks = 3;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.mlp_width = 24;
-  config.init_std = 0.3;
-  return config;
-}
-
-ModelConfig subspace_model(int64_t tail, Anchors anchors, NormForm norm) {
-  auto config = dense_model();
-  config.mode = ModelMode::kSubspace;
-  config.subspace.rank = 5;
-  config.subspace.full_rank_tail = tail;
-  config.subspace.anchors = anchors;
-  if (anchors == Anchors::kStage) config.subspace.anchor_groups = {1, 2};
-  config.subspace.norm = norm;
-  return config;
-}
-
-struct Case {
-  std::string name;
-  ModelConfig config;
-};
-
-std::vector<Case> cases() {
-  std::vector<Case> all{{"dense", dense_model()}};
-  auto config = dense_model();
-  config.qk_norm = true;
-  all.push_back({"qk norm", config});
-  config = dense_model();
-  config.positions = Positions::kSinusoidal;
-  all.push_back({"sinusoidal", config});
-  for (const int64_t tail : {0, 1, 2}) {
-    for (const auto anchors : {Anchors::kFixed, Anchors::kStage}) {
-      for (const auto norm : {NormForm::kJoint, NormForm::kSplit}) {
-        config = subspace_model(tail, anchors, norm);
-        const auto name = "subspace " + std::to_string(tail) + (anchors == Anchors::kStage ? " stage" : " fixed") +
-                          (norm == NormForm::kSplit ? " split" : " joint");
-        all.push_back({name, config});
-        config.positions = Positions::kSinusoidal;
-        all.push_back({name + " sinusoidal", config});
-      }
-    }
+std::vector<ModelCase> cases() {
+  std::vector<ModelCase> all{{"dense", small_model(ModelMode::kDense)}};
+  for (const auto& model : subspace_models({0, 1, 2})) all.push_back(model);
+  for (size_t i = 0, count = all.size(); i < count; ++i) {
+    all.push_back({all[i].name + ", sinusoidal", all[i].config});
+    all.back().config.positions = Positions::kSinusoidal;
   }
+  all.push_back({"dense, qk norm", small_model(ModelMode::kDense)});
+  all.back().config.qk_norm = true;
   return all;
 }
 
@@ -81,7 +41,7 @@ double loss_in_parts(const Stage& stage, const at::Tensor& tokens, KvCache& cach
 TEST(KvCache, ReadingInPartsGivesTheLossOfReadingWhole) {
   const auto tokens = at::arange(10, at::kLong).mul(7).add(3).remainder(kVocab);
   for (const auto& [name, config] : cases()) {
-    const Stage stage(config, kVocab, {0, config.blocks, config.blocks}, Precision::kFloat64, 5, at::Device("cpu"));
+    const auto stage = uncut_stage(config, kVocab);
     const double whole = stage.evaluate({tokens.unsqueeze(0)}, {}).loss_sum;
     for (const std::vector<int64_t>& parts :
          {std::vector<int64_t>{9}, {1, 1, 1, 1, 1, 1, 1, 1, 1}, {4, 1, 1, 3}, {1, 8}}) {
@@ -93,8 +53,8 @@ TEST(KvCache, ReadingInPartsGivesTheLossOfReadingWhole) {
 }
 
 TEST(KvCache, AShortenedCacheForgetsWhatCameAfter) {
-  const auto config = dense_model();
-  const Stage stage(config, kVocab, {0, config.blocks, config.blocks}, Precision::kFloat64, 5, at::Device("cpu"));
+  const auto config = small_model(ModelMode::kDense);
+  const auto stage = uncut_stage(config, kVocab);
   const auto tokens = at::arange(10, at::kLong).mul(7).add(3).remainder(kVocab);
   const auto others = at::arange(10, at::kLong).mul(5).add(1).remainder(kVocab);
   KvCache cache(config, 9, stage.options());

@@ -9,18 +9,13 @@
 
 #include "model/numeric.h"
 #include "model/products.h"
+#include "model/small_models.h"
 
 namespace thinpipe {
 namespace {
 
-ModelConfig small_model() {
-  ModelConfig config;
-  config.mode = ModelMode::kDense;
-  config.d = 16;
-  config.blocks = 3;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.mlp_width = 24;
+ModelConfig dense_model() {
+  auto config = small_model(ModelMode::kDense);
   config.init_std = 0.2;
   return config;
 }
@@ -66,10 +61,10 @@ Outcome forward_backward(std::vector<std::unique_ptr<Stage>>& stages, const Toke
 
 TEST(Stage, EveryCutComputesTheSameLossAndGradients) {
   const auto batch = tokens_of(2, 6);
-  auto whole = cut_into(small_model(), {3});
+  auto whole = cut_into(dense_model(), {3});
   const auto expected = forward_backward(whole, batch);
   for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{1, 2}, {2, 1}, {1, 1, 1}}) {
-    auto stages = cut_into(small_model(), cuts);
+    auto stages = cut_into(dense_model(), cuts);
     const auto outcome = forward_backward(stages, batch);
     EXPECT_EQ(outcome.loss_sum, expected.loss_sum);  // the same operations in the same order
     ASSERT_EQ(outcome.gradients.size(), expected.gradients.size());
@@ -81,7 +76,7 @@ TEST(Stage, EveryCutComputesTheSameLossAndGradients) {
 
 TEST(Stage, GradientsOfTheWholeModelMatchFiniteDifferences) {
   for (const bool rope : {true, false}) {
-    auto config = small_model();
+    auto config = dense_model();
     config.blocks = 1;
     config.d = 8;
     config.heads = 2;
@@ -102,9 +97,9 @@ TEST(Stage, GradientsOfTheWholeModelMatchFiniteDifferences) {
 
 TEST(Stage, GradientsOfMicrobatchesAddUp) {
   const auto first = tokens_of(1, 5), second = TokenBatch{tokens_of(1, 5).tokens.add(3).remainder(kVocab)};
-  auto together = cut_into(small_model(), {3});
+  auto together = cut_into(dense_model(), {3});
   const auto both = forward_backward(together, TokenBatch{at::cat({first.tokens, second.tokens})});
-  auto apart = cut_into(small_model(), {3});
+  auto apart = cut_into(dense_model(), {3});
   forward_backward(apart, first);
   const auto sum = forward_backward(apart, second);
   for (const auto& [name, gradient] : both.gradients) {
@@ -113,7 +108,7 @@ TEST(Stage, GradientsOfMicrobatchesAddUp) {
 }
 
 TEST(Stage, EvaluationGivesTheTrainingLossAndTouchesNothing) {
-  auto stages = cut_into(small_model(), {3});
+  auto stages = cut_into(dense_model(), {3});
   const auto batch = tokens_of(2, 6);
   const double trained = stages[0]->forward(batch, {}, 1.0).loss_sum;
   stages[0]->parameters().zero_grad();
@@ -122,7 +117,7 @@ TEST(Stage, EvaluationGivesTheTrainingLossAndTouchesNothing) {
 }
 
 TEST(Stage, TakesSequencesOfOneToken) {
-  auto stages = cut_into(small_model(), {3});
+  auto stages = cut_into(dense_model(), {3});
   const auto batch = tokens_of(3, 1);
   const double together = forward_backward(stages, batch).loss_sum;
   double apart = 0;
@@ -145,8 +140,8 @@ TEST(Products, OfBf16AreThoseOfRoundedOperandsInFloat32) {
 }
 
 TEST(Stage, Bf16RoundsOperandsAndKeepsFloat32Weights) {
-  auto exact = cut_into(small_model(), {3}, Precision::kFloat32);
-  auto rounded = cut_into(small_model(), {3}, Precision::kBf16);
+  auto exact = cut_into(dense_model(), {3}, Precision::kFloat32);
+  auto rounded = cut_into(dense_model(), {3}, Precision::kBf16);
   const auto batch = tokens_of(2, 6);
   const double a = exact[0]->evaluate(batch, {}).loss_sum, b = rounded[0]->evaluate(batch, {}).loss_sum;
   EXPECT_NE(a, b);
@@ -155,8 +150,8 @@ TEST(Stage, Bf16RoundsOperandsAndKeepsFloat32Weights) {
 }
 
 TEST(Stage, FirstBitsAreTheSameInEveryPrecision) {
-  auto wide = cut_into(small_model(), {3}, Precision::kFloat64);
-  auto narrow = cut_into(small_model(), {3}, Precision::kFloat32);
+  auto wide = cut_into(dense_model(), {3}, Precision::kFloat64);
+  auto narrow = cut_into(dense_model(), {3}, Precision::kFloat32);
   for (auto& parameter : wide[0]->parameters().all()) {
     EXPECT_TRUE(at::equal(parameter.value.to(at::kFloat), narrow[0]->parameters().find(parameter.name)->value));
   }

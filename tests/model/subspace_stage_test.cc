@@ -9,14 +9,10 @@
 #include <vector>
 
 #include "model/numeric.h"
-#include "model/stage.h"
+#include "model/small_models.h"
 
 namespace thinpipe {
 namespace {
-
-Stage whole_model(const ModelConfig& config, int64_t vocab) {
-  return Stage(config, vocab, {0, config.blocks, config.blocks}, Precision::kFloat64, /*seed=*/7, at::Device("cpu"));
-}
 
 bool is_coordinates(const Parameter& parameter) {
   return parameter.kind == ParameterKind::kCoordinates || parameter.kind == ParameterKind::kEmbeddingCoordinates;
@@ -27,14 +23,13 @@ bool is_coordinates(const Parameter& parameter) {
 constexpr int64_t kManyTokens = 200;
 
 ModelConfig wide_model() {
-  ModelConfig config;
+  auto config = small_model(ModelMode::kSubspace);
   config.d = 64;
   config.blocks = 2;
-  config.heads = 4;
-  config.kv_heads = 2;
   config.mlp_width = 96;
   config.init_std = 0.05;
   config.subspace.rank = 16;
+  config.subspace.anchor_groups.clear();
   return config;
 }
 
@@ -46,14 +41,14 @@ constexpr double kScatter = 0.05;
 TEST(SubspaceStage, SinusoidalPositionsByDefaultAreSmallerThanTheAnchors) {
   auto config = wide_model();
   config.positions = Positions::kSinusoidal;
-  auto stage = whole_model(config, kManyTokens);
+  auto stage = uncut_stage(config, kManyTokens);
   const auto rows = stage.subspace()->anchor_rows(at::arange(64, at::kLong), 64);
   EXPECT_LT(root_mean_square(rows.front().positions), root_mean_square(rows.front().e));
 }
 
 TEST(SubspaceStage, CoordinatesStartWithTheStdOfWhatTheyStandForTimesSqrtDOverK) {
   const auto config = wide_model();
-  auto stage = whole_model(config, kManyTokens);
+  auto stage = uncut_stage(config, kManyTokens);
   const double factor = 2.0;                                   // sqrt(64 / 16)
   const double output_std = config.init_std / std::sqrt(4.0);  // 2 L output projections add to the stream
   const std::vector<std::pair<std::string, double>> stds = {
@@ -73,7 +68,7 @@ TEST(SubspaceStage, CoordinatesStartWithTheStdOfWhatTheyStandForTimesSqrtDOverK)
 TEST(SubspaceStage, ZeroInitStartsOutputCoordinatesAtZeroAndNothingElse) {
   auto config = wide_model();
   const auto names_at_zero = [&] {
-    auto stage = whole_model(config, kManyTokens);
+    auto stage = uncut_stage(config, kManyTokens);
     std::vector<std::string> names;
     for (const auto& parameter : stage.parameters().all()) {
       if (parameter.value.abs().max().item<double>() == 0) names.push_back(parameter.name);
@@ -89,42 +84,12 @@ TEST(SubspaceStage, ZeroInitStartsOutputCoordinatesAtZeroAndNothingElse) {
 
 constexpr int64_t kFewTokens = 19;
 
-ModelConfig small_model() {
-  ModelConfig config;
-  config.d = 16;
-  config.blocks = 3;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.mlp_width = 24;
-  config.init_std = 0.3;
-  config.subspace.rank = 5;
-  config.subspace.anchor_groups = {1, 2};
-  return config;
-}
-
-struct Case {
-  std::string name;
-  ModelConfig config;
-};
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<ModelCase> cases() {
+  std::vector<ModelCase> all;
   for (const auto form : {InputForm::kTable, InputForm::kDirect}) {
-    for (const auto norm : {NormForm::kJoint, NormForm::kSplit}) {
-      for (const auto anchors : {Anchors::kFixed, Anchors::kStage}) {
-        for (const int64_t tail : {0, 1}) {
-          auto config = small_model();
-          config.subspace.input = form;
-          config.subspace.norm = norm;
-          config.subspace.anchors = anchors;
-          config.subspace.full_rank_tail = tail;
-          const auto name = std::string(form == InputForm::kTable ? "table" : "direct") +
-                            (norm == NormForm::kSplit ? ", split" : ", joint") +
-                            (anchors == Anchors::kStage ? ", stage anchors" : ", fixed anchors") + ", tail " +
-                            std::to_string(tail);
-          all.push_back({name, config});
-        }
-      }
+    for (auto model : subspace_models({0, 1})) {
+      model.config.subspace.input = form;
+      all.push_back({model.name + (form == InputForm::kTable ? ", table" : ", direct"), model.config});
     }
   }
   return all;
@@ -156,7 +121,7 @@ double loss_change(Stage& stage) {
 
 TEST(SubspaceStage, ChangeOverKeepsTheFunctionWhereWLiesInBothSubspaces) {
   for (const auto& [name, config] : cases()) {
-    auto stage = whole_model(config, kFewTokens);
+    auto stage = uncut_stage(config, kFewTokens);
     set_along_first_direction(stage, 0.0);
     EXPECT_LT(loss_change(stage), 1e-12) << name;
     EXPECT_EQ(stage.subspace()->basis().version, 1) << name;
@@ -165,14 +130,14 @@ TEST(SubspaceStage, ChangeOverKeepsTheFunctionWhereWLiesInBothSubspaces) {
 
 TEST(SubspaceStage, ChangeOverDropsWhatLiesOutsideTheNewSubspace) {
   for (const auto& [name, config] : cases()) {
-    auto stage = whole_model(config, kFewTokens);
+    auto stage = uncut_stage(config, kFewTokens);
     set_along_first_direction(stage, 0.3);
     EXPECT_GT(loss_change(stage), 1e-4) << name;
   }
 }
 
 TEST(SubspaceStage, ChangeOverTurnsCoordinatesOnlyAndByTheQItReturns) {
-  auto stage = whole_model(small_model(), kFewTokens);
+  auto stage = uncut_stage(small_model(ModelMode::kSubspace), kFewTokens);
   std::vector<at::Tensor> before;
   for (const auto& parameter : stage.parameters().all()) before.push_back(parameter.value.clone());
   const auto old = stage.subspace()->basis();

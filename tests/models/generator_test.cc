@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "models.h"
+#include "support/draw.h"
 
 namespace thinpipe {
 namespace {
@@ -133,21 +134,21 @@ std::vector<int32_t> random_ids(uint64_t stream) {
   const auto spaces = small_tokenizer().encode("   ");
   std::vector<int32_t> ids;
   for (uint64_t i = 0; ids.size() < 60; i += 2) {
-    switch (rng.below(6, i)) {
+    switch (test::below(rng, 6, i)) {
       case 0:
-        ids.push_back(static_cast<int32_t>(rng.below(kSmallVocab, i + 1)));
+        ids.push_back(static_cast<int32_t>(test::below(rng, kSmallVocab, i + 1)));
         break;
       case 1:
-        ids.push_back(3 + static_cast<int32_t>(rng.below(256, i + 1)));
+        ids.push_back(3 + static_cast<int32_t>(test::below(rng, 256, i + 1)));
         break;
       case 2:
-        ids.push_back(259 + static_cast<int32_t>(rng.below(kSmallVocab - 259, i + 1)));
+        ids.push_back(259 + static_cast<int32_t>(test::below(rng, kSmallVocab - 259, i + 1)));
         break;
       case 3:
-        ids.push_back(spaces[rng.below(spaces.size(), i + 1)]);
+        ids.push_back(spaces[test::below(rng, spaces.size(), i + 1)]);
         break;
       default: {
-        const auto first = rng.below(characters.size(), i + 1);
+        const auto first = test::below(rng, characters.size(), i + 1);
         const auto part =
             std::span(characters).subspan(first, std::min<size_t>(1 + first % 4, characters.size() - first));
         ids.insert(ids.end(), part.begin(), part.end());

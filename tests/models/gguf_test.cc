@@ -15,6 +15,7 @@
 #include "models/tiny_llama.h"
 #include "support/faulty_file_system.h"
 #include "support/scratch.h"
+#include "text/other_tokenizers.h"
 
 namespace thinpipe {
 namespace {
@@ -221,26 +222,11 @@ TEST(Gguf, RefusesSizesThatCannotBe) {
   EXPECT_EQ(scratch.file_count(), 0U);
 }
 
-class OneChunk final : public ChunkSource {
- public:
-  const std::string* next() override { return std::exchange(given_, true) ? nullptr : &text_; }
-
- private:
-  std::string text_ = test::made_up_text(20'000, 3);
-  bool given_ = false;
-};
-
 std::string trained_with(const std::map<std::string, std::string>& changes) {
-  std::map<std::string, std::string> options{{"model_type", "bpe"},        {"vocab_size", "400"},
-                                             {"byte_fallback", "true"},    {"normalization_rule_name", "identity"},
-                                             {"num_threads", "1"},         {"remove_extra_whitespaces", "false"},
-                                             {"minloglevel", "3"},         {"max_sentence_length", "100000"},
-                                             {"hard_vocab_limit", "false"}};
-  for (const auto& [key, value] : changes) options[key] = value;
-  OneChunk chunk;
-  std::string model;
-  EXPECT_EQ(sentencepiece_api().train({options.begin(), options.end()}, chunk, &model), "");
-  return model;
+  auto options = changes;  // what is changed stays
+  options.insert({{"model_type", "bpe"}, {"vocab_size", "400"}, {"byte_fallback", "true"}});
+  options.insert({{"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}});
+  return test::train_with(options, test::made_up_text(20'000, 3));
 }
 
 std::string tokenizer_refusal(const std::string& model) {

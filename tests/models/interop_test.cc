@@ -226,7 +226,7 @@ class Trained {
     config.pipeline.stages = 2;
     config.boundary.pack = Pack::kFp32;
     const auto corpus = prepare_corpus(config.data, folder_.path());
-    BatchSource batches(corpus, config.train);
+    CorpusBatches batches(corpus, config.train);
     auto run = RunFolder::create(folder_ / "run", config).take();
     keep_corpus(run.path(), corpus).take();
     const SystemClock clock;

@@ -17,7 +17,6 @@
 
 #include "base/files.h"
 #include "support/scratch.h"
-#include "text/work_folder.h"
 
 namespace thinpipe::test {
 
@@ -58,22 +57,23 @@ class LlamaCpp {
 
   void install() {
     folder_ = build_folder() / "llama_cpp";
-    make_directories(folder_).take();
-    const auto lock = FileLock::acquire(build_folder() / "llama_cpp.lock", [] {}).take();
+    auto fresh = AtomicFolder::create(folder_).take();  // one process at a time installs it
     const auto package = read_file("tests/models/llama_cpp/package.json").take();
     const auto installed = read_file(folder_ / "installed.json");
     if (!installed || installed.value() != package) {
-      write_file_atomically(folder_ / "package.json", package).take();
+      write_file_atomically(fresh.path() / "package.json", package).take();
       // Optional dependencies are builds for other machines, and scripts would build llama.cpp where none fits.
       const auto [status, output] = output_of(fmt::format(
           "cd '{}' && npm install --omit=optional --ignore-scripts --no-audit --no-fund --no-package-lock "
           "--fetch-retries=4 --fetch-retry-mintimeout=2000 --fetch-retry-maxtimeout=20000 --fetch-timeout=60000 2>&1",
-          folder_.string()));
+          fresh.path().string()));
       if (status != 0) {
         why_not_ = "npm cannot install node-llama-cpp: " + output;
         return;
       }
-      write_file_atomically(folder_ / "installed.json", package).take();
+      write_file_atomically(fresh.path() / "installed.json", package).take();
+      remove_tree(folder_).take();
+      fresh.commit().take();
     }
     write_file_atomically(folder_ / "llama_cpp.mjs", read_file("tests/models/llama_cpp/llama_cpp.mjs").take()).take();
   }

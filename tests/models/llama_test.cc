@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/result.h"
 #include "models.h"
+#include "support/user_error.h"
 
 namespace thinpipe {
 namespace {
@@ -47,12 +47,7 @@ TEST(PlainLlama, ValuesHaveTheShapesOfTheFormat) {
 }
 
 std::string refusal(const RunConfig& config) {
-  try {
-    plain_shape(config);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return test::user_error([&] { plain_shape(config); });
 }
 
 TEST(PlainLlama, WhatALlamaDoesNotHaveIsRefusedByName) {

@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "model/stage.h"
 #include "models/model_files.h"
+#include "support/draw.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_training.h"
 
@@ -25,7 +26,7 @@ inline Tokenizer small_tokenizer() {
     const CounterRng rng(3, "words");
     for (uint64_t i = 0; i < 4000; ++i) {
       static const char* kWords[] = {"the", "stream", "flows", "in", "a", "narrow", "bed", "and", "rests", "below"};
-      text += std::string(kWords[rng.below(10, i)]) + (i % 11 == 10 ? "\n" : " ");
+      text += std::string(kWords[test::below(rng, 10, i)]) + (i % 11 == 10 ? "\n" : " ");
     }
     bool given = false;
     return train_tokenizer(
@@ -89,7 +90,8 @@ inline ModelFiles files_of(const RunConfig& config, std::shared_ptr<Stage> stage
 inline std::vector<int32_t> some_tokens(size_t count, uint64_t stream = 1) {
   std::vector<int32_t> tokens{1};
   const CounterRng rng(5, stream);
-  while (tokens.size() < count) tokens.push_back(3 + static_cast<int32_t>(rng.below(kSmallVocab - 3, tokens.size())));
+  while (tokens.size() < count)
+    tokens.push_back(3 + static_cast<int32_t>(test::below(rng, kSmallVocab - 3, tokens.size())));
   return tokens;
 }
 

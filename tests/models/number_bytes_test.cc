@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/rng.h"
+#include "support/draw.h"
 
 namespace thinpipe {
 namespace {
@@ -31,7 +32,7 @@ TEST(NumberBytes, RoundsToHalvesAsTheCompilerDoes) {
   const CounterRng rng(1, "floats");
   for (uint64_t i = 0; i < 1'000'000; ++i) {
     // Of every exponent that matters, and every float between two halves now and then.
-    const uint32_t exponent = 127 - 28 + static_cast<uint32_t>(rng.below(48, 2 * i));
+    const uint32_t exponent = 127 - 28 + static_cast<uint32_t>(test::below(rng, 48, 2 * i));
     const uint32_t low = i % 3 == 0 ? 0x1000 : rng.bits32(2 * i + 1) & 0x1fff;
     const uint32_t mantissa = (rng.bits32(2 * i + 1) >> 8 & 0x7fe000) | low;
     const auto value = std::bit_cast<float>((rng.bits32(2 * i + 1) & 0x80000000) | exponent << 23 | mantissa);

@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "models/tiny_llama.h"
+#include "support/draw.h"
 
 namespace thinpipe::test {
 
@@ -27,10 +28,10 @@ inline std::vector<std::string> odd_strings() {
   const CounterRng rng(5, "odd strings");
   const size_t listed = texts.size();
   for (uint64_t draw = 0; texts.size() < 200;) {
-    const std::string words = made_up_text(40 + rng.below(200, draw++), 100 + texts.size());
-    std::string text = words.substr(0, words.find_last_of(" \n") + rng.below(2, draw++));
-    for (uint64_t more = rng.below(4, draw++); more > 0; --more) text += texts[rng.below(listed, draw++)];
-    texts.push_back(text + (rng.below(2, draw++) == 0 ? words.substr(0, words.find(' ')) : ""));
+    const std::string words = made_up_text(40 + below(rng, 200, draw++), 100 + texts.size());
+    std::string text = words.substr(0, words.find_last_of(" \n") + below(rng, 2, draw++));
+    for (uint64_t more = below(rng, 4, draw++); more > 0; --more) text += texts[below(rng, listed, draw++)];
+    texts.push_back(text + (below(rng, 2, draw++) == 0 ? words.substr(0, words.find(' ')) : ""));
   }
   return texts;
 }

@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "models/llama_shape.h"
+#include "support/draw.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_training.h"
 
@@ -27,12 +28,12 @@ inline std::string made_up_text(size_t bytes, uint64_t seed) {
     const auto word = static_cast<uint64_t>(2000 * u * u * u);  // small numbers are frequent
     const CounterRng letters(word, "word");
     if (word % 41 == 40) {
-      text += std::to_string(rng.below(10000, draw++));
+      text += std::to_string(below(rng, 10000, draw++));
     } else {
-      const uint64_t syllables = 1 + letters.below(4, 0);
-      for (uint64_t i = 1; i <= syllables; ++i) text += kSyllables[letters.below(std::size(kSyllables), i)];
+      const uint64_t syllables = 1 + below(letters, 4, 0);
+      for (uint64_t i = 1; i <= syllables; ++i) text += kSyllables[below(letters, std::size(kSyllables), i)];
     }
-    text += kAfter[rng.below(std::size(kAfter), draw++)];
+    text += kAfter[below(rng, std::size(kAfter), draw++)];
   }
   return text;
 }

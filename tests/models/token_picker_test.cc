@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
 #include "models/generator.h"
+#include "support/user_error.h"
 
 namespace thinpipe {
 namespace {
@@ -81,14 +81,7 @@ TEST(TokenPicker, LogitsThatAreNoNumbersAreRefused) {
 }
 
 TEST(TokenPicker, OptionsOutOfRangeAreNamed) {
-  const auto refusal = [](PickOptions options) -> std::string {
-    try {
-      TokenPicker picker(options);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  };
+  const auto refusal = [](PickOptions options) { return test::user_error([&] { TokenPicker picker(options); }); };
   EXPECT_EQ(refusal({.temperature = -1}), "--temperature -1: needs a number from 0 to 100");
   EXPECT_NE(refusal({.temperature = std::nan("")}), "");
   EXPECT_EQ(refusal({.top_k = -2}), "--top-k -2: needs 0 (all) or more");

@@ -25,8 +25,8 @@ struct SomeRun {
   }
   // That of a folder with an authority.
   SomeRun(const std::filesystem::path& folder, const std::string& run)
-      : authority(CertificateAuthority::open_or_create(folder, run, std::chrono::system_clock::now()).take()),
-        root{authority.certificate_pem(), read_file(folder / "ca.key").take()},
+      : authority(CertificateAuthority::open_or_create(folder, run).take()),
+        root{authority.certificate_pem(), read_file(folder / "authority.pem").take()},
         name(run) {}
 
   std::shared_ptr<ScratchFolder> scratch;  // shared only because it is handed on

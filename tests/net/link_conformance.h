@@ -25,6 +25,7 @@
 #include "base/rng.h"
 #include "base/sha256.h"
 #include "net/link.h"
+#include "support/draw.h"
 
 namespace thinpipe {
 
@@ -43,7 +44,7 @@ inline MessageBytes test_message(uint64_t seed, uint64_t number, size_t bytes) {
 
 // Of varying size, sometimes empty.
 inline MessageBytes small_message(uint64_t seed, uint64_t number) {
-  return test_message(seed, number, CounterRng(seed, "size").below(200, number));
+  return test_message(seed, number, test::below(CounterRng(seed, "size"), 200, number));
 }
 
 inline std::string hash_of(const MessageBytes& message) {

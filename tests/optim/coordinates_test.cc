@@ -10,24 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "base/rng.h"
 #include "model/basis.h"
-#include "model/fill.h"
 #include "optim/optimizer.h"
 #include "optim/random_parameters.h"
 
 namespace thinpipe {
 namespace {
 
-const at::TensorOptions kDoubles = at::TensorOptions().dtype(at::kDouble);
 constexpr int64_t kWidth = 24, kRank = 3;  // d, k
 constexpr double kGradFactor = 0.5;
 // Both sides round in double at every step, a handful of steps with sums of at most a thousand terms of order one.
 constexpr double kRounding = 1e-12;
-
-at::Tensor random_tensor(at::IntArrayRef shape, uint64_t stream) {
-  return fill_random(CounterRng(11, stream), shape, 1.0, kDoubles);
-}
 
 OptimConfig config_of(OptimizerKind kind) {
   OptimConfig config;

@@ -5,18 +5,10 @@
 
 #include <cmath>
 
-#include "base/rng.h"
-#include "model/fill.h"
 #include "optim/random_parameters.h"
 
 namespace thinpipe {
 namespace {
-
-const at::TensorOptions kDoubles = at::TensorOptions().dtype(at::kDouble);
-
-at::Tensor random_tensor(at::IntArrayRef shape, uint64_t stream) {
-  return fill_random(CounterRng(5, stream), shape, 1.0, kDoubles);
-}
 
 OptimConfig plain_adamw() {
   OptimConfig config;

@@ -13,6 +13,12 @@
 
 namespace thinpipe {
 
+inline const at::TensorOptions kDoubles = at::TensorOptions().dtype(at::kDouble);
+
+inline at::Tensor random_tensor(at::IntArrayRef shape, uint64_t stream) {
+  return fill_random(CounterRng(5, stream), shape, 1.0, kDoubles);
+}
+
 class RandomParameters : public ParameterSet {
  public:
   RandomParameters(uint64_t seed, at::TensorOptions options) : seed_(seed), options_(options) {}

@@ -1,4 +1,5 @@
-// What training really reads: every window of train.bin once per epoch, whatever the portions, and nothing of val.bin.
+// What training really reads: every window of train.bin once per pass over the data, whatever the portions, and nothing
+// of val.bin.
 #include "pipeline/batches.h"
 
 #include <ATen/ATen.h>
@@ -65,7 +66,7 @@ std::vector<Window> windows_in(const TokenBatch& batch) {
 }
 
 // The windows of the first `steps` steps, in the order of training.
-std::vector<Window> trained_on(BatchSource& source, const TrainConfig& train, int64_t steps) {
+std::vector<Window> trained_on(CorpusBatches& source, const TrainConfig& train, int64_t steps) {
   std::vector<Window> all;
   for (int64_t step = 0; step < steps; ++step) {
     for (int64_t microbatch = 0; microbatch < train.microbatches; ++microbatch) {
@@ -97,11 +98,11 @@ TrainConfig portions(int64_t seq_len) {
   return train;
 }
 
-TEST(BatchSource, TrainsOnEveryWindowOncePerEpochAndOnNoneOfTheValidation) {
+TEST(CorpusBatches, TrainsOnEveryWindowOncePerPassAndOnNoneOfTheValidation) {
   constexpr int64_t kWindows = 60;  // ten steps
   const auto train = portions(8);
   const NumberedCorpus corpus(kWindows * train.seq_len + 1 + 4);  // and a rest too short for a window
-  BatchSource source(corpus.prepared(), train);
+  CorpusBatches source(corpus.prepared(), train);
   const auto windows = trained_on(source, train, 20);
   const auto middle = windows.begin() + kWindows;
   const auto expected = all_windows(0, kWindows, train.seq_len);
@@ -109,25 +110,25 @@ TEST(BatchSource, TrainsOnEveryWindowOncePerEpochAndOnNoneOfTheValidation) {
   EXPECT_EQ(sorted(first), expected);
   EXPECT_EQ(sorted(second), expected);
   EXPECT_NE(first, expected) << "not in the order of the text";
-  EXPECT_NE(first, second) << "an order of its own for every epoch";
+  EXPECT_NE(first, second) << "an order of its own for every pass";
 }
 
-TEST(BatchSource, AnEpochMayEndWithinAMicrobatch) {
+TEST(CorpusBatches, APassMayEndWithinAMicrobatch) {
   constexpr int64_t kWindows = 7;
   const auto train = portions(5);
   const NumberedCorpus corpus(kWindows * train.seq_len + 1);
-  BatchSource source(corpus.prepared(), train);
-  const auto windows = trained_on(source, train, 7);  // 42 samples: six epochs
-  for (int64_t epoch = 0; epoch < 6; ++epoch) {
-    const auto begin = windows.begin() + epoch * kWindows;
-    EXPECT_EQ(sorted({begin, begin + kWindows}), all_windows(0, kWindows, train.seq_len)) << "epoch " << epoch;
+  CorpusBatches source(corpus.prepared(), train);
+  const auto windows = trained_on(source, train, 7);  // 42 samples: six passes
+  for (int64_t pass = 0; pass < 6; ++pass) {
+    const auto begin = windows.begin() + pass * kWindows;
+    EXPECT_EQ(sorted({begin, begin + kWindows}), all_windows(0, kWindows, train.seq_len)) << "pass " << pass;
   }
 }
 
-TEST(BatchSource, TheSameNumbersGiveTheSameBatchInAnyOrder) {
+TEST(CorpusBatches, TheSameNumbersGiveTheSameBatchInAnyOrder) {
   const auto train = portions(8);
   const NumberedCorpus corpus(60 * train.seq_len + 1);
-  BatchSource one(corpus.prepared(), train), other(corpus.prepared(), train);
+  CorpusBatches one(corpus.prepared(), train), other(corpus.prepared(), train);
   const auto in_order = trained_on(one, train, 3);
   for (int64_t number = 5; number >= 0; --number) {
     const auto windows = windows_in(other.training(number / 2, number % 2).take());
@@ -136,10 +137,10 @@ TEST(BatchSource, TheSameNumbersGiveTheSameBatchInAnyOrder) {
 }
 
 // A coordinator serves the ids without making tensors; a stage must train on the same ones.
-TEST(BatchSource, HoldsTheIdsThatACoordinatorServes) {
+TEST(CorpusBatches, HoldsTheIdsThatACoordinatorServes) {
   const auto train = portions(8);
   const NumberedCorpus corpus(60 * train.seq_len + 1);
-  BatchSource source(corpus.prepared(), train);
+  CorpusBatches source(corpus.prepared(), train);
   const TokenWindows served(corpus.prepared(), train);
   const auto flat = [](const TokenBatch& batch) {
     Window all;
@@ -151,10 +152,10 @@ TEST(BatchSource, HoldsTheIdsThatACoordinatorServes) {
   EXPECT_EQ(flat(source.validation(2, 3).take()), ids(served.validation(2, 3).take()));
 }
 
-TEST(BatchSource, ValidatesOnTheWindowsOfItsSplitInOrder) {
+TEST(CorpusBatches, ValidatesOnTheWindowsOfItsSplitInOrder) {
   const auto train = portions(8);
   const NumberedCorpus corpus(60 * train.seq_len + 1);
-  BatchSource source(corpus.prepared(), train);
+  CorpusBatches source(corpus.prepared(), train);
   ASSERT_EQ(source.validation_windows(), (kTokensInValidation - 1) / train.seq_len);
   const auto expected = all_windows(corpus.first_of_validation(), source.validation_windows(), train.seq_len);
   EXPECT_EQ(windows_in(source.validation(0, source.validation_windows()).take()), expected);

@@ -14,31 +14,26 @@ using test::TinyCorpus;
 
 const std::vector<std::vector<int64_t>> kCuts = {{2, 2}, {1, 3}, {3, 1}, {1, 1, 2}, {2, 1, 1}, {1, 2, 1}, {1, 1, 1, 1}};
 
-class Cuts : public testing::TestWithParam<ModelMode> {};
-
-TEST_P(Cuts, EveryAllowedCutGivesTheSameLossesInFloat64) {
+void expect_same_losses(RunConfig config, const std::vector<std::vector<int64_t>>& all_cuts, double tolerance) {
   const TinyCorpus corpus;
-  auto config = tiny_config(GetParam());
   const auto whole = losses_of(config, corpus);
   EXPECT_LT(whole[19], whole[0] - 0.2);  // it does learn
-  for (const auto& cuts : kCuts) {
+  for (const auto& cuts : all_cuts) {
     config.pipeline.cuts = cuts;
     config.pipeline.stages = static_cast<int64_t>(cuts.size());
-    EXPECT_LT(largest_relative_difference(losses_of(config, corpus), whole), 1e-12) << testing::PrintToString(cuts);
+    EXPECT_LT(largest_relative_difference(losses_of(config, corpus), whole), tolerance) << testing::PrintToString(cuts);
   }
 }
 
+class Cuts : public testing::TestWithParam<ModelMode> {};
+
+TEST_P(Cuts, EveryAllowedCutGivesTheSameLossesInFloat64) { expect_same_losses(tiny_config(GetParam()), kCuts, 1e-12); }
+
 TEST_P(Cuts, EveryAllowedCutGivesTheSameLossesInFloat32) {
-  const TinyCorpus corpus;
   auto config = tiny_config(GetParam());
   config.train.precision = Precision::kFloat32;
   config.boundary.pack = Pack::kFp32;
-  const auto whole = losses_of(config, corpus);
-  for (const auto& cuts : kCuts) {
-    config.pipeline.cuts = cuts;
-    config.pipeline.stages = static_cast<int64_t>(cuts.size());
-    EXPECT_LT(largest_relative_difference(losses_of(config, corpus), whole), 1e-5) << testing::PrintToString(cuts);
-  }
+  expect_same_losses(config, kCuts, 1e-5);
 }
 
 TEST_P(Cuts, GpipeAndOneForwardOneBackwardAgreeBitForBit) {
@@ -71,17 +66,11 @@ TEST(Pipeline, TrainsWithEveryOptimizerThroughAChangeOver) {
 }
 
 TEST(Pipeline, TrainableAnchorsTrainAndAreCutAtGroups) {
-  const TinyCorpus corpus;
   auto config = tiny_config(ModelMode::kSubspace);
   config.model.subspace.anchors = Anchors::kStage;
   config.model.subspace.norm = NormForm::kSplit;
   config.model.subspace.anchor_groups = {1, 1, 2};
-  const auto whole = losses_of(config, corpus);
-  for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{1, 1, 2}, {2, 2}, {1, 3}}) {
-    config.pipeline.cuts = cuts;
-    config.pipeline.stages = static_cast<int64_t>(cuts.size());
-    EXPECT_LT(largest_relative_difference(losses_of(config, corpus), whole), 1e-12);
-  }
+  expect_same_losses(config, {{1, 1, 2}, {2, 2}, {1, 3}}, 1e-12);
 }
 
 TEST(Pipeline, ReportsTheBytesThatCrossedEachCut) {
@@ -90,7 +79,7 @@ TEST(Pipeline, ReportsTheBytesThatCrossedEachCut) {
   config.model.subspace.update_every = 0;
   config.boundary.pack = Pack::kBf16;
   config.pipeline.stages = 2;
-  BatchSource batches(corpus.prepared(), config.train);
+  CorpusBatches batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   const auto step = pipeline.step(0);
   // 3 microbatches of 2 sequences: 12 tokens of k = 8 coordinates, 13 ids of 2 bytes and a length of 4.
@@ -105,7 +94,7 @@ TEST(Pipeline, SkipsAStepThatIsNotFiniteAndChangesNothing) {
   config.optim.clip = 0;
   config.train.precision = Precision::kFloat32;
   config.pipeline.stages = 2;
-  BatchSource batches(corpus.prepared(), config.train);
+  CorpusBatches batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   bool skipped = false;
   for (int64_t step = 0; step < 12; ++step) {
@@ -122,7 +111,7 @@ TEST(Pipeline, BasisMovesTogetherAndReportsHow) {
   const TinyCorpus corpus;
   auto config = tiny_config(ModelMode::kSubspace);
   config.pipeline.stages = 3;
-  BatchSource batches(corpus.prepared(), config.train);
+  CorpusBatches batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   for (int64_t number = 0; number < 15; ++number) {
     const auto step = pipeline.step(number);

@@ -62,7 +62,7 @@ class TinyRun {
 
  private:
   RunConfig config_;
-  BatchSource batches_;
+  CorpusBatches batches_;
   InProcessPipeline pipeline_;
 };
 

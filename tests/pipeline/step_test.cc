@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "support/user_error.h"
 #include "tiny_run.h"
 
 namespace thinpipe {
@@ -91,7 +91,7 @@ TEST(MetricsLine, IsTheSameBytesForTheSameReports) {
 // Tokens until step 1, microbatch 2.
 class FailingBatches final : public Batches {
  public:
-  FailingBatches(BatchSource& source, bool throws) : source_(source), throws_(throws) {}
+  FailingBatches(CorpusBatches& source, bool throws) : source_(source), throws_(throws) {}
   Result<TokenBatch> training(int64_t step, int64_t microbatch) override {
     if (step == 0 || microbatch < 2) return source_.training(step, microbatch);
     if (throws_) throw std::out_of_range("no such thing");
@@ -100,39 +100,30 @@ class FailingBatches final : public Batches {
   Result<TokenBatch> validation(int64_t, int64_t) override { return Error{"nothing to validate on"}; }
 
  private:
-  BatchSource& source_;
+  CorpusBatches& source_;
   bool throws_;
 };
-
-std::string failure_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(InProcess, AStageThatFailsEndsTheOthersWithItsReason) {
   const test::TinyCorpus corpus;
   auto config = test::tiny_config(ModelMode::kSubspace);
   config.pipeline.stages = 3;
-  BatchSource source(corpus.prepared(), config.train);
+  CorpusBatches source(corpus.prepared(), config.train);
   FailingBatches batches(source, /*throws=*/false);
   {
     InProcessPipeline pipeline(config, test::kTinyVocab, batches);
     pipeline.step(0);
-    EXPECT_EQ(failure_of([&] { pipeline.step(1); }), "stage 0: out of tokens");
+    EXPECT_EQ(test::user_error([&] { pipeline.step(1); }), "stage 0: out of tokens");
   }
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
-  EXPECT_EQ(failure_of([&] { pipeline.validate(3); }), "stage 0: nothing to validate on");
+  EXPECT_EQ(test::user_error([&] { pipeline.validate(3); }), "stage 0: nothing to validate on");
 }
 
 TEST(InProcess, AStagesExceptionComesOutAsItWas) {
   const test::TinyCorpus corpus;
   auto config = test::tiny_config(ModelMode::kDense);
   config.pipeline.stages = 3;
-  BatchSource source(corpus.prepared(), config.train);
+  CorpusBatches source(corpus.prepared(), config.train);
   FailingBatches batches(source, /*throws=*/true);
   InProcessPipeline pipeline(config, test::kTinyVocab, batches);
   pipeline.step(0);

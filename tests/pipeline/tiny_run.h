@@ -7,6 +7,7 @@
 #include "config/run_config.h"
 #include "pipeline/batches.h"
 #include "pipeline/in_process.h"
+#include "support/draw.h"
 #include "support/scratch.h"
 #include "text/shards.h"
 
@@ -34,7 +35,7 @@ class TinyCorpus {
     const CounterRng rng(1, stream);
     int32_t token = 5;
     for (uint64_t i = 0; i < count; ++i) {
-      token = static_cast<int32_t>((token * 7 + static_cast<int32_t>(rng.below(3, i))) % 50);
+      token = static_cast<int32_t>((token * 7 + static_cast<int32_t>(below(rng, 3, i))) % 50);
       tokens.push_back(token);
     }
     writer.append(tokens).take();
@@ -71,7 +72,7 @@ inline RunConfig tiny_config(ModelMode mode) {
 
 inline std::vector<double> losses_of(const RunConfig& config, const TinyCorpus& corpus) {
   validate(config);
-  BatchSource batches(corpus.prepared(), config.train);
+  CorpusBatches batches(corpus.prepared(), config.train);
   InProcessPipeline pipeline(config, kTinyVocab, batches);
   std::vector<double> losses;
   for (int64_t step = 0; step < config.train.steps; ++step) losses.push_back(pipeline.step(step).loss);

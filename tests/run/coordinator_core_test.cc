@@ -11,10 +11,10 @@
 namespace thinpipe {
 namespace {
 
-using test::FakeCluster;
-using test::FakeWorker;
 using test::has;
 using test::Pair;
+using test::SimulatedRun;
+using test::SimulatedWorker;
 using test::small_rules;
 using test::Texts;
 using ToWorker = control::ToWorker;
@@ -23,7 +23,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(Coordinator, WaitsUntilEveryStageHasSomebodyAndSaysWhoGotWhatAndWhy) {
-  FakeCluster cluster(small_rules());
+  SimulatedRun cluster(small_rules());
   cluster.add("first");
   cluster.pump();
   EXPECT_EQ(cluster.status().phase(), "gathering");
@@ -46,14 +46,14 @@ TEST(Coordinator, AFreeStageGoesToWhoHoldsItsState) {
   cluster.run_to(1);
   auto stored = cluster.store;
   stored.roster.clear();
-  FakeCluster fresh(small_rules(), stored);
-  fresh.apply(fresh.core().message(1, FakeCluster::hello_of(cluster.worker("b")), fresh.now));
+  SimulatedRun fresh(small_rules(), stored);
+  fresh.apply(fresh.core().message(1, cluster.worker("b").core->connected(), fresh.now));
   EXPECT_EQ(fresh.events("assigned"), (Texts{"b takes stage 1: it holds its state"}));
 }
 
 TEST(Coordinator, RefusesAnotherProtocolWithWhatToDo) {
-  FakeCluster cluster(small_rules());
-  auto hello = FakeCluster::hello_of(FakeWorker{.peer = "old", .incarnation = "1"});
+  SimulatedRun cluster(small_rules());
+  auto hello = SimulatedRun::hello_of("old", "1");
   hello.mutable_hello()->set_protocol(kControlProtocol + 1);
   cluster.apply(cluster.core().message(7, hello, cluster.now));
   const auto sent = cluster.all<SendTo>();
@@ -63,11 +63,10 @@ TEST(Coordinator, RefusesAnotherProtocolWithWhatToDo) {
 }
 
 TEST(Coordinator, RefusesAWorkerWithoutAName) {
-  FakeCluster cluster(small_rules());
+  SimulatedRun cluster(small_rules());
   for (const auto& [peer, incarnation] :
        {std::pair<std::string, std::string>{"", "1"}, {"a", ""}, {std::string(201, 'x'), "1"}}) {
-    cluster.apply(cluster.core().message(7, FakeCluster::hello_of(FakeWorker{.peer = peer, .incarnation = incarnation}),
-                                         cluster.now));
+    cluster.apply(cluster.core().message(7, SimulatedRun::hello_of(peer, incarnation), cluster.now));
     EXPECT_TRUE(cluster.all<SendTo>().back().message.has_refuse());
   }
   EXPECT_EQ(cluster.sent(&ToWorker::has_refuse), 3u);
@@ -80,7 +79,7 @@ TEST(Coordinator, CommitsOnlyWhenAllAreReadyAndWritesTheRowFirst) {
   EXPECT_EQ(cluster.core().committed(), 0);
   EXPECT_EQ(cluster.sent(&ToWorker::has_commit), 0u);
   cluster.history.clear();
-  cluster.worker("b").finish_step();
+  cluster.finish_step(cluster.worker("b"));
   cluster.run_to(1);
   ASSERT_GE(cluster.history.size(), 3u);
   EXPECT_TRUE(std::holds_alternative<PersistCommit>(cluster.history[0]));
@@ -93,7 +92,7 @@ TEST(Coordinator, AddsNormsInStageOrderWhoeverWasFirstAndClips) {
   rules.config.optim.clip = 0.5;
   const double norms[] = {1e16, 1.0, 1.0};  // in another order the ones would not be lost
   for (const bool backwards : {false, true}) {
-    FakeCluster cluster(rules);
+    SimulatedRun cluster(rules);
     for (int i = 0; i < 3; ++i) {
       auto& worker = cluster.add(fmt::format("w{}", i));
       worker.squared_norm = norms[i];
@@ -103,7 +102,7 @@ TEST(Coordinator, AddsNormsInStageOrderWhoeverWasFirstAndClips) {
     cluster.pump();
     for (int i = 0; i < 3; ++i) {
       auto& worker = cluster.worker(static_cast<size_t>(backwards ? 2 - i : i));
-      worker.finish_step();
+      cluster.finish_step(worker);
       cluster.deliver_from(worker);
     }
     ASSERT_EQ(cluster.store.rows.size(), 1u);
@@ -302,7 +301,7 @@ TEST(Coordinator, AStopRequestSavesFirst) {
 }
 
 TEST(Coordinator, AStopRequestWithNobodyThereEndsAtOnce) {
-  FakeCluster cluster(small_rules());
+  SimulatedRun cluster(small_rules());
   cluster.tell(control::ControlRequest::STOP);
   ASSERT_TRUE(cluster.finished());
   EXPECT_FALSE(cluster.finished()->failed);

@@ -10,10 +10,10 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::FakeCluster;
 using test::has;
 using test::Pair;
 using test::saving_rules;
+using test::SimulatedRun;
 using test::small_rules;
 using test::Texts;
 
@@ -135,7 +135,7 @@ TEST(CoordinatorFaults, ASlowStepWithHeartbeatsIsNotADeath) {
   const auto epoch = cluster.store.epoch;
   for (int i = 0; i < 100; ++i) cluster.pass_time(seconds(9));
   cluster.b().slow = false;
-  cluster.b().finish_step();
+  cluster.finish_step(cluster.b());
   cluster.pump();
   EXPECT_EQ(cluster.store.epoch, epoch);
   EXPECT_EQ(cluster.core().committed(), 6);
@@ -179,9 +179,9 @@ TEST(CoordinatorFaults, ARestartBetweenTheRowAndTheCommitLosesNothing) {
   cluster.a().slow = cluster.b().slow = true;
   cluster.pump();
   cluster.a().slow = cluster.b().slow = false;
-  cluster.a().finish_step();
+  cluster.finish_step(cluster.a());
   cluster.deliver_from(cluster.a());
-  cluster.b().finish_step();
+  cluster.finish_step(cluster.b());
   const auto report = cluster.b().outbox.front();
   // The row is written; the process dies before anybody hears of it.
   cluster.apply(cluster.core().message(*cluster.b().session, report, cluster.now), 1);
@@ -200,10 +200,8 @@ TEST(CoordinatorFaults, ARestartInsideARollbackFinishesIt) {
   cluster.run_to(3);
   cluster.crash(cluster.b());
   auto& b = cluster.b();
-  b.incarnation = "new";
-  b.alive = true;
   cluster.dies_after_next_epoch = true;
-  cluster.connect(b);
+  cluster.start_process(b);
   ASSERT_EQ(cluster.store.rows.size(), 2u) << "dropped, and nobody told";
   cluster.restart_coordinator();
   cluster.connect(cluster.a());

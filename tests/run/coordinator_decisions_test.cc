@@ -1,7 +1,7 @@
 // The decisions of the coordinator's parts, one by one: what to do and the sentence that says why.
 #include <gtest/gtest.h>
 
-#include "fake_cluster.h"
+#include "simulated_run.h"
 
 namespace thinpipe {
 namespace {

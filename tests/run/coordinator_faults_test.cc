@@ -175,7 +175,7 @@ TEST(CoordinatorFaults, AStreamThatComesBackGoesOnWithoutRestore) {
 TEST(CoordinatorFaults, InDoubtWithARowIsCommittedBeforeTheNextEpochForms) {
   Pair cluster(small_rules());
   cluster.run_to(3);  // the commits of step 2 (from 0) are on their way
-  ASSERT_EQ(cluster.a().holding->ready_step(), 2);
+  ASSERT_EQ(cluster.a().holding()->ready_step(), 2);
   cluster.disconnect(cluster.a());
   cluster.history.clear();
   cluster.connect(cluster.a());
@@ -208,7 +208,7 @@ TEST(CoordinatorFaults, InDoubtWithoutARowIsRunAgainInANewEpoch) {
   cluster.run_to(2);
   cluster.b().slow = true;
   cluster.pump();
-  ASSERT_EQ(cluster.a().holding->ready_step(), 2);
+  ASSERT_EQ(cluster.a().holding()->ready_step(), 2);
   cluster.disconnect(cluster.a());
   cluster.b().slow = false;
   const auto epoch = cluster.store.epoch;

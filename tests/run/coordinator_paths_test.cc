@@ -5,22 +5,22 @@
 #include <algorithm>
 #include <limits>
 
-#include "fake_cluster.h"
+#include "simulated_run.h"
 
 namespace thinpipe {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::FakeCluster;
 using test::has;
+using test::SimulatedRun;
 using test::small_rules;
 using Way = control::Neighbour;
 
 // Two workers, dialled or not, up to their first epoch.
-class Pair : public FakeCluster {
+class Pair : public SimulatedRun {
  public:
-  Pair(bool first_behind_nat, bool second_behind_nat, RunRules rules = small_rules()) : FakeCluster(std::move(rules)) {
+  Pair(bool first_behind_nat, bool second_behind_nat, RunRules rules = small_rules()) : SimulatedRun(std::move(rules)) {
     add("first").behind_nat = first_behind_nat;
     auto& second = add_unconnected("second");
     second.behind_nat = second_behind_nat;
@@ -67,7 +67,7 @@ TEST(Paths, TheWayUpIsWaitedForWhenTheWayDownIsKnown) {
 }
 
 TEST(Paths, AProbeWithoutAnswerIsNotWaitedForForLong) {
-  FakeCluster cluster(small_rules());
+  SimulatedRun cluster(small_rules());
   cluster.add("first");
   auto& second = cluster.add_unconnected("second");
   cluster.worker("first").silent_to_probes = second.silent_to_probes = true;
@@ -89,14 +89,14 @@ TEST(Paths, ADirectWayThatAppearsIsTakenBetweenStepsWithoutLosingAny) {
   const auto epoch = cluster.store.epoch;
   cluster.pass_time(PathBook::kTryAgain);
   EXPECT_EQ(cluster.store.epoch, epoch) << "the step under way is not disturbed";
-  for (size_t i : {0, 1}) cluster.worker(i).finish_step();
+  for (size_t i : {0, 1}) cluster.finish_step(cluster.worker(i));
   ASSERT_TRUE(cluster.pump_until([&] { return cluster.store.epoch == epoch + 1; }));
   EXPECT_EQ(cluster.lower_way(), Way::DIAL);
   EXPECT_FALSE(cluster.forms().back().restore());
   EXPECT_EQ(cluster.store.rows.size(), 2u);
   for (size_t i : {0, 1}) cluster.worker(i).slow = false;
   cluster.pump();
-  for (size_t i : {0, 1}) cluster.worker(i).finish_step();
+  for (size_t i : {0, 1}) cluster.finish_step(cluster.worker(i));
   cluster.pump();
   ASSERT_TRUE(cluster.finished());
   EXPECT_FALSE(cluster.finished()->failed);
@@ -119,7 +119,7 @@ TEST(Paths, TheWarmUpCoversTheLineThatWasMeasured) {
     rules.config.pipeline.schedule = ScheduleKind::k1f1b;
     rules.config.train.microbatches = 16;
     rules.packet_bytes = 62'500;
-    FakeCluster cluster(rules);
+    SimulatedRun cluster(rules);
     if (slow_line) {
       cluster.facts.set_round_trip_s(0.040);
       cluster.facts.set_up_bits_per_s(100e6);
@@ -244,7 +244,7 @@ TEST(Roster, WhatAWorkerSaysStaysOneLineAndItsAddressesAreAddresses) {
   const auto event = cluster.events("aborted").back();
   EXPECT_TRUE(has(event, "a line  [2Jand another"));
   EXPECT_LE(event.size(), 1000u);
-  auto hello = FakeCluster::hello_of(cluster.worker("first"));
+  auto hello = cluster.worker("first").core->connected();
   hello.mutable_hello()->clear_data_addresses();
   for (const char* address : {"nonsense", "10.0.0.1:7000", "10.0.0.1", "[::1]:70", "\n:1"}) {
     hello.mutable_hello()->add_data_addresses(address);
@@ -258,7 +258,7 @@ TEST(Roster, WhatAWorkerSaysStaysOneLineAndItsAddressesAreAddresses) {
 
 TEST(Roster, NamesTheStageWhoseNumbersWereNotFinite) {
   auto rules = small_rules(3);
-  FakeCluster cluster(rules);
+  SimulatedRun cluster(rules);
   for (const char* name : {"a", "b", "c"}) cluster.add(name);
   cluster.run_to(1);
   for (size_t i : {0, 1, 2}) cluster.worker(i).slow = true;
@@ -267,7 +267,7 @@ TEST(Roster, NamesTheStageWhoseNumbersWereNotFinite) {
   for (size_t i : {0, 1, 2}) {
     auto& worker = cluster.worker(i);
     worker.squared_norm = std::numeric_limits<double>::quiet_NaN();
-    worker.finish_step();
+    cluster.finish_step(worker);
     auto* ready = worker.outbox.back().mutable_ready();
     ready->set_nonfinite_from_previous(i == 2);
     ready->set_nonfinite_from_next(i < 2);
@@ -282,7 +282,7 @@ TEST(Roster, NamesTheStageWhoseGradientsWereNotFinite) {
   cluster.run_to(1);
   for (size_t i : {0, 1}) cluster.worker(i).slow = true;
   cluster.pump();
-  for (size_t i : {0, 1}) cluster.worker(i).finish_step();
+  for (size_t i : {0, 1}) cluster.finish_step(cluster.worker(i));
   cluster.worker(0).outbox.back().mutable_ready()->set_squared_norm(std::numeric_limits<double>::infinity());
   cluster.worker(0).outbox.back().mutable_ready()->set_nonfinite_from_next(true);
   ASSERT_TRUE(cluster.pump_until([&] { return cluster.store.rows.size() == 2; }));
@@ -300,7 +300,7 @@ RunRules auto_rules() {
 }
 
 TEST(Placing, WaitsForAMachinePerStageAndDecidesOnce) {
-  FakeCluster cluster(auto_rules());
+  SimulatedRun cluster(auto_rules());
   for (const auto& [name, block_s] : {std::pair{"first", 3.0}, {"second", 1.0}}) {
     EXPECT_TRUE(cluster.forms().empty());
     auto& worker = cluster.add_unconnected(name);
@@ -357,7 +357,7 @@ TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
 }
 
 TEST(Placing, SaysWhyItWaitsWhenTheMachinesAreNotEnough) {
-  FakeCluster cluster(auto_rules());
+  SimulatedRun cluster(auto_rules());
   cluster.add("first");
   auto& second = cluster.add_unconnected("second");
   second.memory_bytes = 1;

@@ -3,17 +3,17 @@
 
 #include <vector>
 
-#include "fake_cluster.h"
+#include "simulated_run.h"
 
 namespace thinpipe::test {
 
-struct Pair : FakeCluster {
-  explicit Pair(const RunRules& rules) : FakeCluster(rules) {
+struct Pair : SimulatedRun {
+  explicit Pair(const RunRules& rules) : SimulatedRun(rules) {
     add("a");
     add("b");
   }
-  FakeWorker& a() { return worker("a"); }
-  FakeWorker& b() { return worker("b"); }
+  SimulatedWorker& a() { return worker("a"); }
+  SimulatedWorker& b() { return worker("b"); }
   // The last Form that each got.
   std::vector<control::Form> last_forms() const {
     const auto all_forms = forms();

@@ -1,8 +1,14 @@
-// What a person hears of a run on one machine. How its processes live and die is tested with the program (tests/apps).
+// What a person is told about a run on one machine, and what becomes of a coordinator that ends before it listens. How
+// the processes of a run live and die after that is tested with the program (tests/apps).
 #include "run/supervisor.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <filesystem>
+
+#include "base/files.h"
+#include "base/result.h"
 #include "run/coordinator/run_store.h"
 #include "support/scratch.h"
 
@@ -41,6 +47,54 @@ TEST(EventNotes, OfARunThatHasNoStoreYetTellEverything) {
   auto store = RunStore::open(folder / "run.sqlite").take();
   store.add_event("refused", "the first").take();
   EXPECT_EQ(notes.of(answer(store, notes.last())), Texts{"the first"});
+}
+
+// A run whose coordinator is a shell script. It never says where it listens, so no worker is ever started.
+class FailingStart : public testing::Test {
+ protected:
+  // `script` runs at every start, in the run's folder; $starts counts them from 1.
+  RunOutcome run(const std::string& script) {
+    const auto program = folder_ / "program.sh";
+    write_file_atomically(program, "#!/bin/sh\ncd " + folder_.path().string() +
+                                       "\necho x >>starts\nstarts=$(wc -l <starts)\n" + script + "\n")
+        .take();
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen((folder_ / "out").c_str(), "w"), &std::fclose);
+    return run_locally({.program = program, .folder = folder_.path(), .config = {}, .out = out.get()}, SystemClock());
+  }
+  std::string failure(const std::string& script) {
+    try {
+      run(script);
+      return "";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  }
+  std::string text_of(const char* file) const { return read_file(folder_ / file).take(); }
+
+  const ScratchFolder folder_;
+};
+
+constexpr const char* kEndWell = R"(echo '{"failed": false, "complete": true, "step": 7}' >outcome.json)";
+const std::string kKilled = "the coordinator was ended by signal 9 (Killed); starting it again\n";
+
+TEST_F(FailingStart, CoordinatorKilledBeforeItListens_IsStartedAgain) {
+  const auto outcome = run(std::string("[ $starts -gt 2 ] || kill -9 $$\n") + kEndWell);
+  EXPECT_TRUE(outcome.complete);
+  EXPECT_EQ(outcome.step, 7);
+  EXPECT_EQ(text_of("out"), kKilled + kKilled);
+}
+
+TEST_F(FailingStart, CoordinatorKilledAtEveryStart_EndsTheRunAfterElevenStarts) {
+  EXPECT_EQ(failure("kill -9 $$"), "signal 9 (Killed) ended the coordinator 11 times without a step in between; see " +
+                                       (folder_ / "logs/serve.log").string());
+  EXPECT_EQ(text_of("starts").size(), 22U);
+}
+
+TEST_F(FailingStart, CoordinatorThatRefusesItsConfig_EndsTheRunAtOnce) {
+  EXPECT_EQ(failure("echo 'thinpipe: train.steps = -1: at least 1' >&2; exit 2"),
+            "the coordinator: train.steps = -1: at least 1");
+  EXPECT_EQ(text_of("starts").size(), 2U);
 }
 
 }  // namespace

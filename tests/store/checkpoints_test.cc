@@ -298,29 +298,17 @@ TEST_F(CheckpointStoreTest, ATransferOutlastedByItsCommitIsRefused) {
   EXPECT_EQ(std::distance(fs::directory_iterator(at(20, "")), {}), 3);
 }
 
-TEST_F(CheckpointStoreTest, EveryFlippedByteOfAManifestIsNoticed) {
-  commit(small_checkpoint(10));
-  const auto one = small_checkpoint(20);
-  commit(one);
-  const std::string text = manifest_text(one.manifest);
-  for (size_t i = 0; i < text.size(); i += 7) {
-    std::string changed = text;
-    changed[i] = static_cast<char>(changed[i] ^ 1);
-    overwrite(at(20, "manifest.json"), changed);
-    EXPECT_TRUE(newest_is(store_, small_checkpoint(10))) << i;
-    ASSERT_EQ(store_.refusals().size(), 1u);
-    EXPECT_TRUE(store_.refusals()[0].starts_with(at(20, "manifest.json") + ": not a checkpoint manifest: "));
-  }
-}
-
 TEST_F(CheckpointStoreTest, PassesOverAnyNumberOfDamagedOnes) {
-  for (const int64_t step : {10, 20, 30}) commit(small_checkpoint(step));
+  for (const int64_t step : {10, 20, 30, 40}) commit(small_checkpoint(step));
+  overwrite(at(40, "manifest.json"), manifest_text(small_checkpoint(40).manifest) + " ");  // manifest_test.cc flips all
   fs::remove(at(30, "manifest.json"));
   fs::resize_file(at(20, "unit-0.safetensors"), 7);
   EXPECT_TRUE(newest_is(store_, small_checkpoint(10)));
-  EXPECT_EQ(store_.refusals(),
-            (std::vector<std::string>{at(30, "manifest.json") + ": is missing",
-                                      at(20, "unit-0.safetensors") + ": truncated: has 7 bytes, needs 100"}));
+  EXPECT_EQ(store_.refusals(), (std::vector<std::string>{
+                                   at(40, "manifest.json") + ": not a checkpoint manifest: damaged: it is not spelled "
+                                                             "as thinpipe writes it",
+                                   at(30, "manifest.json") + ": is missing",
+                                   at(20, "unit-0.safetensors") + ": truncated: has 7 bytes, needs 100"}));
 }
 
 TEST_F(CheckpointStoreTest, IgnoresFoldersThatAreNotItsOwn) {

@@ -53,6 +53,14 @@ TEST(CheckpointManifest, RefusesAKeyMissingAddedOrOfAnotherType) {
   EXPECT_EQ(refusal_with("/files/1", 7), "a key is missing or its value is of another type");
 }
 
+TEST(CheckpointManifest, RefusesANumberThatIsNotWhole) {
+  for (const char* key : {"/step", "/generation", "/basis_version", "/files/0/bytes"}) {
+    for (const double value : {1.0, 1e110, -0.5}) {
+      EXPECT_EQ(refusal_with(key, value), "a key is missing or its value is of another type") << key << " " << value;
+    }
+  }
+}
+
 TEST(CheckpointManifest, RefusesEveryValueThatCannotBe) {
   EXPECT_EQ(refusal_with("/format", "zip"), "its format is not \"thinpipe checkpoint 2\"");
   EXPECT_EQ(refusal_with("/run", ""), "run needs a text of 1 to 200 bytes");

@@ -73,18 +73,19 @@ TEST(Prepare, PutsEveryDocumentIntoItsSplitInOrder) {
   EXPECT_EQ(manifest.val.tokens, expected[1].size());
 }
 
-TEST(Prepare, TrainingVisitsEachWindowOncePerEpochAndNoValidationText) {
+TEST(Prepare, TrainingVisitsEachWindowOncePerPassAndNoValidationText) {
   const Setting setting;
   const auto corpus = setting.prepare();
   const auto shard = TokenShard::open(corpus.train).take();
   const auto tokenizer = Tokenizer::load(corpus.tokenizer).take();
   const int64_t seq_len = 16;
-  const TrainSampler sampler(corpus.id, 1, require_windows(shard.size(), seq_len, "training"));
-  for (uint64_t epoch = 0; epoch < 2; ++epoch) {
+  const uint64_t windows = require_windows(shard.size(), seq_len, "training");
+  const TrainSampler sampler(corpus.id, 1, windows);
+  for (uint64_t pass = 0; pass < 2; ++pass) {
     std::map<uint64_t, std::vector<int32_t>> inputs;  // by window
     std::vector<int32_t> window(static_cast<size_t>(seq_len) + 1);
-    for (uint64_t i = 0; i < sampler.windows(); ++i) {
-      const uint64_t number = sampler.window(epoch * sampler.windows() + i);
+    for (uint64_t i = 0; i < windows; ++i) {
+      const uint64_t number = sampler.window(pass * windows + i);
       read_window(shard, number, window).take();
       EXPECT_TRUE(inputs.emplace(number, std::vector<int32_t>(window.begin(), window.end() - 1)).second);
     }
@@ -346,7 +347,7 @@ TEST(Prepare, KilledInTheMiddle_LeavesNothingThatIsUsed_AndTheNextOneWorks) {
     SCOPED_TRACE(fmt::format("{} {}", phase, n));
     Setting setting;
     kill_preparation(setting, phase, static_cast<size_t>(n));
-    EXPECT_EQ(setting.prepared_entries(), 2U) << "the hidden folder and its lock";
+    EXPECT_EQ(setting.prepared_entries(), 1U) << "the hidden folder";
     EXPECT_TRUE(list_prepared(setting.cache()).empty());
     EXPECT_EQ(setting.prepare().id, id);
     EXPECT_EQ(setting.prepared_entries(), 1U);

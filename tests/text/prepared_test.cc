@@ -66,7 +66,7 @@ TEST(Prepared, ListsWhatIsWholeAndWhatIsDamaged) {
   Setting setting;
   EXPECT_TRUE(list_prepared(setting.cache()).empty());
   const auto corpus = setting.prepare();
-  fs::copy(corpus.folder, setting.cache() / "prepared/.half.unfinished");
+  fs::copy(corpus.folder, setting.cache() / "prepared/.half.partial");
   auto listing = list_prepared(setting.cache());
   ASSERT_EQ(listing.size(), 1U);
   EXPECT_EQ(listing[0].id, corpus.id);

@@ -1,4 +1,4 @@
-// Which windows, in which order: exactly once per epoch, the same on every machine for ever.
+// Which windows, in which order: exactly once per pass over the data, the same on every machine for ever.
 #include "text/sampler.h"
 
 #include <gtest/gtest.h>
@@ -13,9 +13,10 @@
 namespace thinpipe {
 namespace {
 
-std::vector<uint64_t> epoch_order(const TrainSampler& sampler, uint64_t epoch) {
-  std::vector<uint64_t> order(sampler.windows());
-  for (uint64_t i = 0; i < order.size(); ++i) order[i] = sampler.window(epoch * sampler.windows() + i);
+std::vector<uint64_t> order_of_pass(std::string_view corpus, uint64_t seed, uint64_t windows, uint64_t pass) {
+  const TrainSampler sampler(corpus, seed, windows);
+  std::vector<uint64_t> order(windows);
+  for (uint64_t i = 0; i < windows; ++i) order[i] = sampler.window(pass * windows + i);
   return order;
 }
 
@@ -37,25 +38,24 @@ TEST(Sampler, SaysWhatWouldFitACorpusShorterThanASequence) {
             "the validation split has 1 tokens, too few for any sequence; give a larger data.corpus");
 }
 
-TEST(Sampler, VisitsEverySampleOncePerEpoch) {
+TEST(Sampler, VisitsEverySampleOncePerPass) {
   for (const uint64_t windows : {1, 2, 3, 4, 5, 15, 16, 17, 64, 65, 1000, 4097}) {
-    const TrainSampler sampler("corpus", 7, windows);
-    for (uint64_t epoch = 0; epoch < 3; ++epoch) {
-      auto order = epoch_order(sampler, epoch);
+    for (uint64_t pass = 0; pass < 3; ++pass) {
+      auto order = order_of_pass("corpus", 7, windows, pass);
       std::sort(order.begin(), order.end());
       std::vector<uint64_t> all(windows);
       std::iota(all.begin(), all.end(), 0);
-      ASSERT_EQ(order, all) << windows << " windows, epoch " << epoch;
+      ASSERT_EQ(order, all) << windows << " windows, pass " << pass;
     }
   }
 }
 
-TEST(Sampler, OrderDependsOnCorpusSeedAndEpoch) {
-  const auto order = epoch_order(TrainSampler("corpus", 7, 100), 0);
-  EXPECT_EQ(order, epoch_order(TrainSampler("corpus", 7, 100), 0));
-  EXPECT_NE(order, epoch_order(TrainSampler("Corpus", 7, 100), 0));
-  EXPECT_NE(order, epoch_order(TrainSampler("corpus", 8, 100), 0));
-  EXPECT_NE(order, epoch_order(TrainSampler("corpus", 7, 100), 1));
+TEST(Sampler, OrderDependsOnCorpusSeedAndPass) {
+  const auto order = order_of_pass("corpus", 7, 100, 0);
+  EXPECT_EQ(order, order_of_pass("corpus", 7, 100, 0));
+  EXPECT_NE(order, order_of_pass("Corpus", 7, 100, 0));
+  EXPECT_NE(order, order_of_pass("corpus", 8, 100, 0));
+  EXPECT_NE(order, order_of_pass("corpus", 7, 100, 1));
 }
 
 // Checked once against a second implementation, written from docs/data.md; a change would silently give every resumed
@@ -71,19 +71,19 @@ TEST(Sampler, GoldenWindows) {
 }
 
 TEST(Sampler, EveryWindowComesEarlyAsOftenAsAnyOther) {
-  // Over many epochs the first place of the epoch goes to each of 10 windows about equally: chi-square with 9 degrees
+  // Over many passes the first place of the pass goes to each of 10 windows about equally: chi-square with 9 degrees
   // of freedom exceeds 33.7 once in 10000 tries, and this one try is fixed.
   const TrainSampler sampler("corpus", 3, 10);
   std::vector<double> counts(10);
-  const uint64_t epochs = 5000;
-  for (uint64_t epoch = 0; epoch < epochs; ++epoch) ++counts[sampler.window(epoch * 10)];
+  const uint64_t passes = 5000;
+  for (uint64_t pass = 0; pass < passes; ++pass) ++counts[sampler.window(pass * 10)];
   double chi_square = 0;
   for (const double count : counts) chi_square += (count - 500) * (count - 500) / 500;
   EXPECT_LT(chi_square, 33.7);
 }
 
 TEST(Sampler, NeighbouringSamplesAreNotNeighbouringWindows) {
-  const auto order = epoch_order(TrainSampler("corpus", 3, 2000), 0);
+  const auto order = order_of_pass("corpus", 3, 2000, 0);
   size_t adjacent = 0;
   for (size_t i = 1; i < order.size(); ++i) adjacent += order[i] == order[i - 1] + 1;
   // One is expected of a random order.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "support/draw.h"
 #include "support/scratch.h"
 #include "text/sampler.h"
 #include "text/text_files.h"
@@ -53,7 +54,7 @@ TEST(TokenShard, ReadsBackWhatWasAppendedInParts) {
     std::vector<int32_t> tokens;
     const CounterRng rng(1, "tokens");
     // More than the writer holds back before it writes.
-    for (uint64_t i = 0; i < 700'000; ++i) tokens.push_back(static_cast<int32_t>(rng.below(vocab, i)));
+    for (uint64_t i = 0; i < 700'000; ++i) tokens.push_back(static_cast<int32_t>(test::below(rng, vocab, i)));
     for (size_t start = 0; start < tokens.size(); start += 99'999) {
       writer.append(std::span(tokens).subspan(start, std::min<size_t>(99'999, tokens.size() - start))).take();
     }

@@ -11,6 +11,8 @@
 
 #include "base/files.h"
 #include "base/rng.h"
+#include "support/draw.h"
+#include "support/user_error.h"
 #include "text/corpus.h"
 #include "text/split.h"
 
@@ -19,17 +21,6 @@ namespace thinpipe::test {
 inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary) << bytes;
-}
-
-// The message of the UserError that `action` throws; "(nothing thrown)" if it does not.
-template <class Action>
-std::string user_error(Action&& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "(nothing thrown)";
 }
 
 // Lines of made-up English, a different one for every seed; enough of it for a tokenizer of a few hundred pieces.
@@ -42,12 +33,12 @@ inline std::string english(size_t lines, uint64_t seed) {
   std::string text;
   uint64_t draw = 0;
   for (size_t line = 0; line < lines; ++line) {
-    const uint64_t words = 4 + rng.below(9, draw++);
+    const uint64_t words = 4 + below(rng, 9, draw++);
     for (uint64_t word = 0; word < words; ++word) {
       if (word > 0) text += ' ';
-      text += kWords[rng.below(std::size(kWords), draw++)];
+      text += kWords[below(rng, std::size(kWords), draw++)];
     }
-    text += fmt::format(", {}.\n", rng.below(1000, draw++));
+    text += fmt::format(", {}.\n", below(rng, 1000, draw++));
   }
   return text;
 }
@@ -71,12 +62,12 @@ inline std::string random_piece(const CounterRng& rng, uint64_t& draw) {
       "\u00A0", "\u3000", "\u2028", "\u0085", "\u200D", "\u202E", "\uFEFF", "\x7F",      // not to be seen
       "\uFFFD", "\uFFFF", "\U0010FFFF", "\uFDD0", "\uE000"};                           // not characters
   // clang-format on
-  const uint64_t kind = rng.below(10, draw++);
-  if (kind < 5) return std::string(kOdd[rng.below(std::size(kOdd), draw++)]);
+  const uint64_t kind = below(rng, 10, draw++);
+  if (kind < 5) return std::string(kOdd[below(rng, std::size(kOdd), draw++)]);
   if (kind == 5) return std::string(1, '\0');
   const uint32_t bounds[] = {0x80, 0x800, 0x10000, 0x110000};
   while (true) {
-    const auto code = static_cast<uint32_t>(rng.below(bounds[kind - 6], draw++));
+    const auto code = static_cast<uint32_t>(below(rng, bounds[kind - 6], draw++));
     if (code != 0x2581 && !(code >= 0xD800 && code <= 0xDFFF)) return encoded(code);
   }
 }
@@ -86,7 +77,7 @@ inline std::string random_text(uint64_t number) {
   const CounterRng rng(number, "random text");
   uint64_t draw = 0;
   std::string text;
-  for (uint64_t pieces = rng.below(40, draw++); pieces > 0; --pieces) text += random_piece(rng, draw);
+  for (uint64_t pieces = below(rng, 40, draw++); pieces > 0; --pieces) text += random_piece(rng, draw);
   return text;
 }
 

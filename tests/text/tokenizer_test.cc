@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "support/draw.h"
 #include "support/scratch.h"
+#include "text/other_tokenizers.h"
 #include "text/text_files.h"
 #include "text/tokenizer_training.h"
 
@@ -134,7 +138,7 @@ TEST(Tokenizer, SurvivesCutAndFlippedModels) {
   const CounterRng rng(3, "flips");
   for (uint64_t i = 0; i < 200; ++i) {
     std::string changed = good;
-    changed[rng.below(good.size(), 2 * i)] ^= static_cast<char>(1 << rng.below(8, 2 * i + 1));
+    changed[test::below(rng, good.size(), 2 * i)] ^= static_cast<char>(1 << test::below(rng, 8, 2 * i + 1));
     try_out(changed);
   }
 }
@@ -194,26 +198,10 @@ TEST(TokenizerTraining, SamplesALargeCorpusEvenly) {
   }
 }
 
-class OneChunk final : public ChunkSource {
- public:
-  explicit OneChunk(std::string text) : text_(std::move(text)) {}
-  const std::string* next() override { return std::exchange(given_, true) ? nullptr : &text_; }
+using Options = std::map<std::string, std::string>;
 
- private:
-  std::string text_;
-  bool given_ = false;
-};
-
-using Options = std::vector<std::pair<std::string, std::string>>;
-
-ModelProto trained(Options options) {
-  OneChunk chunk(english(60, 1));
-  options.insert(options.end(), {{"max_sentence_length", "100000"}, {"hard_vocab_limit", "false"}});
-  options.insert(options.end(), {{"num_threads", "1"}, {"minloglevel", "3"}});
-  std::string model;
-  const auto problem = sentencepiece_api().train(options, chunk, &model);
-  EXPECT_EQ(problem, "");
-  return parse_model_proto(model).take();
+ModelProto trained(const Options& options) {
+  return parse_model_proto(test::train_with(options, english(60, 1))).take();
 }
 
 TEST(ModelProto, KnowsTheKindOfTokenizerThatIsTrainedHere) {
@@ -262,7 +250,7 @@ TEST(ModelProto, TellsOtherTokenizersApart) {
   const Options bpe{{"model_type", "bpe"}, {"vocab_size", "80"}, {"normalization_rule_name", "identity"}};
   const auto with = [&](const std::string& option, const std::string& value) {
     Options options = bpe;
-    options.emplace_back(option, value);
+    options.emplace(option, value);
     return trained(options);
   };
   EXPECT_TRUE(trained(bpe).facts.bpe);

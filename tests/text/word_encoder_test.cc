@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/draw.h"
 #include "text/prepare_setting.h"
 
 namespace thinpipe {
@@ -49,8 +50,8 @@ TEST(WordEncoder, GivesTheIdsOfTheWholeText) {
   for (int i = 0; i < 500; ++i) {
     std::string text;
     for (int part = 0; part < 30; ++part) {
-      text += std::string(rng.below(4, draw++), ' ');
-      text += test::english(1, draw).substr(0, rng.below(70, draw + 1));
+      text += std::string(test::below(rng, 4, draw++), ' ');
+      text += test::english(1, draw).substr(0, test::below(rng, 70, draw + 1));
       draw += 2;
     }
     texts.push_back(text);

@@ -10,9 +10,8 @@
 namespace thinpipe {
 namespace {
 
-// One who joins looks four times and enrols; several machines may share one address.
+// A machine that joins calls five times: four looks and the enrolment. Several machines may share one address.
 constexpr JoinLimits kJoinLimits{.burst = 300, .per_minute = 600, .address_burst = 60, .address_per_minute = 120};
-constexpr size_t kMostInviteAddresses = 8;
 constexpr size_t kMaxNoteBytes = 200;
 constexpr int64_t kMaxUses = 100'000;
 constexpr int64_t kMaxLife_s = 10LL * 365 * 24 * 3600;
@@ -44,14 +43,14 @@ Result<InviteRecord> Admission::check(const control::JoinRequest& request, WallT
   for (const auto& invite : invites) {
     if (invite.token_sha256 != hash) continue;
     if (const auto known = store_.peer_with_key(sha256_hex(request.certificate_request())); known && known.value()) {
-      // The answer was lost, or the machine has lost its certificate: no further use is needed.
+      // The answer was lost, or the machine has lost its certificate: that costs no further use.
       if (known.value()->invite == invite.id && !invite.revoked) return invite;
     }
     TRY(may_use(invite, now));
     return invite;
   }
   return Error{
-      "this run knows no such invite: it was altered, or is of an earlier run; ask its organiser for a new one"};
+      "this run knows no such invite: it was altered, or belongs to another run; ask the organiser for a new one"};
 }
 
 Result<std::string> Admission::free_peer_name(const std::string& wished) {
@@ -79,7 +78,7 @@ Result<Admission::Enrolled> Admission::enrol(const InviteRecord& invite, const c
   } else {
     peer = TRY(free_peer_name(request.name()));
   }
-  // First the certificate: a bad request must not cost a use.
+  // The certificate comes first: a bad request must not cost a use.
   const auto certificate = TRY(authority_.issue(request.certificate_request(), peer_name(peer)));
   if (!known) TRY(store_.enrol({peer, invite.id, key_hash}));
   return Enrolled{peer, certificate};
@@ -120,7 +119,7 @@ Result<control::InviteReply> Admission::create(const control::InviteRequest& req
   }
   // A machine may have more addresses than an invite has room for; those that were announced come first.
   auto named = addresses;
-  named.resize(std::min(named.size(), kMostInviteAddresses));
+  named.resize(std::min(named.size(), kMaxInviteAddresses));
   const auto token = new_token();
   InviteRecord record;
   record.id = random_hex(4);

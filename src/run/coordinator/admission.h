@@ -1,5 +1,6 @@
-// Who may come into a run: invites are made, counted and revoked here, and tokens traded for certificates. The caller
-// holds the lock that guards the store.
+// Decides who may join a run: makes, counts and revokes invites, and trades tokens for certificates. `now` is the
+// coordinator's clock, the only one that an invite's expiry is compared with. The caller holds the lock that guards the
+// store.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@
 
 namespace thinpipe {
 
-// A key and a certificate of that name for somebody on this machine, saved in the folder.
+// Makes a key and a certificate with that name for a process on this machine, and saves them in the folder.
 Status make_identity(const CertificateAuthority& authority, const std::string& name,
                      const std::filesystem::path& folder);
 
@@ -21,16 +22,16 @@ class Admission {
   // The references must outlive it.
   Admission(std::string run, RunStore& store, const CertificateAuthority& authority);
 
-  // Before anything else is looked at: somebody who asks too often waits.
+  // Called before anything else is looked at: refuses callers that ask too often.
   Status admit_call(const std::string& address, WallTime now);
-  // The invite that the token belongs to, if it is worth something.
+  // The invite that the token belongs to, if it may be used.
   Result<InviteRecord> check(const control::JoinRequest& request, WallTime now);
 
   struct Enrolled {
     std::string peer, certificate_pem;
   };
-  // A use of the invite for a certificate. The same key again gets one for the same peer and costs nothing: the answer
-  // may have been lost.
+  // Trades a use of the invite for a certificate. The same key again gets one for the same peer and costs no use: the
+  // first answer may have been lost.
   Result<Enrolled> enrol(const InviteRecord& invite, const control::JoinRequest& request);
 
   Result<control::InviteReply> manage(const control::InviteRequest& request, const std::vector<std::string>& addresses,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "net/certificates.h"
 #include "run/core/coordinator_core.h"
 
 namespace thinpipe {

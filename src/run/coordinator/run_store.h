@@ -23,7 +23,7 @@ struct StoredRun;  // run/core/coordinator_core.h
 // 32 hex digits that no other run has.
 std::string new_run_id();
 
-// Somebody who traded an invite for a certificate.
+// A worker that has traded an invite for a certificate.
 struct PeerRow {
   std::string peer;
   std::string invite;          // its id
@@ -43,7 +43,7 @@ class RunStore {
   Status set(const std::string& name, const std::string& value);
   Result<std::optional<std::string>> get(const std::string& name) const;
 
-  // What a coordinator starts from, except the cuts and the checkpoint: those are files in the run's folder.
+  // The state that a coordinator starts from, except the cuts and the checkpoint, which are files in the run's folder.
   Result<StoredRun> load() const;
 
   // One transaction: the epoch, who holds which stage, and, with drop_from >= 0, the rows that a rollback forgets.
@@ -61,9 +61,9 @@ class RunStore {
   // Invites, by id; the same id replaces.
   Status put_invite(const InviteRecord& invite);
   Result<std::vector<InviteRecord>> invites() const;
-  // One transaction: a use of the invite is gone and the peer is known, by the key it asked with.
+  // One transaction: takes a use from the invite and remembers the peer by its certificate request.
   Status enrol(const PeerRow& peer);
-  // Who asked with that key before.
+  // The peer that has enrolled with that request before.
   Result<std::optional<PeerRow>> peer_with_key(const std::string& request_sha256) const;
   Result<bool> has_peer(const std::string& peer) const;
   Status revoke_peer(const std::string& peer);

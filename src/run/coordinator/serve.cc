@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -31,7 +30,7 @@ namespace {
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kServeFarewell = std::chrono::seconds(10);
 
-// The value of that name, made and kept when there is none yet.
+// The stored value of that name; stores `first` if there is none yet.
 std::string lasting(RunStore& store, const std::string& name, const std::string& first) {
   const auto known = store.get(name).take();
   if (known) return *known;
@@ -39,7 +38,7 @@ std::string lasting(RunStore& store, const std::string& name, const std::string&
   return first;
 }
 
-// Without a port the one of last time, so that workers find a restarted coordinator.
+// A place without a port gets the port of last time, so that workers find a restarted coordinator.
 std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::string>& listen) {
   const auto port = store.get("port").take();
   std::vector<HostPort> places;
@@ -50,7 +49,7 @@ std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::stri
   return places;
 }
 
-// The places, with the ports they got. Throws when one of them cannot be had.
+// Fills in the ports that the places got. Throws UserError if it cannot listen at one of them.
 std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Identity& identity,
                                            std::vector<HostPort>& places) {
   prepare_grpc();
@@ -71,7 +70,7 @@ std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Id
   return server;
 }
 
-// This machine's own way in.
+// Where a process on this machine reaches the coordinator.
 std::string local_address(const std::vector<HostPort>& places) {
   const auto& first = places.front();
   if (is_wildcard(first)) return to_string({"127.0.0.1", first.port});
@@ -82,17 +81,7 @@ void write_json(const std::filesystem::path& path, const nlohmann::ordered_json&
   write_file_atomically(path, json.dump() + "\n").take();
 }
 
-template <typename Content>
-Result<Content> read_json(const std::filesystem::path& path, Content (*content_of)(const nlohmann::json&)) {
-  const auto text = TRY(read_file(path));
-  try {
-    return content_of(nlohmann::json::parse(text));
-  } catch (const nlohmann::json::exception&) {  // no JSON, no object, or a value of another type
-    return Error{fmt::format("{} is not what thinpipe writes", path.string())};
-  }
-}
-
-// The run's own token table, if it has one, is read and checked before anybody asks for it.
+// Reads and checks the run's own token table, if it has one, before anybody asks for it.
 std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder, const RunConfig& config,
                                             int64_t vocab) {
   if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
@@ -124,31 +113,19 @@ Finish wait_for_end(CoordinatorService& service) {
   }
 }
 
-double loss_of(const nlohmann::json& outcome, const char* key) {
-  const auto found = outcome.find(key);
-  return found != outcome.end() && found->is_number() ? found->get<double>() : std::nan("");
+void write_outcome(const std::filesystem::path& folder, const Finish& end, bool complete,
+                   const control::RunStatus& status) {
+  write_json(folder / "outcome.json", {{"failed", end.failed},
+                                       {"complete", complete},
+                                       {"reason", end.reason},
+                                       {"step", status.step()},
+                                       {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
+                                       {"loss", status.loss()},  // null when it is not finite
+                                       {"validation_loss", status.validation_loss()},
+                                       {"step_bytes", status.step_bytes()}});
 }
 
 }  // namespace
-
-Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder) {
-  return read_json<CoordinatorPlace>(run_folder / "coordinator.json", [](const nlohmann::json& found) {
-    return CoordinatorPlace{found.value("address", ""), found.value("pid", int64_t{0}), found.value("run", "")};
-  });
-}
-
-Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
-  return read_json<RunOutcome>(run_folder / "outcome.json", [](const nlohmann::json& found) {
-    return RunOutcome{.failed = found.value("failed", true),
-                      .complete = found.value("complete", false),
-                      .reason = found.value("reason", ""),
-                      .step = found.value("step", int64_t{0}),
-                      .manifest_step = found.value("manifest_step", int64_t{0}),
-                      .loss = loss_of(found, "loss"),
-                      .validation_loss = loss_of(found, "validation_loss"),
-                      .step_bytes = found.value("step_bytes", uint64_t{0})};
-  });
-}
 
 Finish serve_run(const ServeOptions& options) {
   const auto config = load_config(options.folder / "config.toml");
@@ -166,8 +143,7 @@ Finish serve_run(const ServeOptions& options) {
   auto listen = options.listen;
   if (listen.empty()) listen = {any_address()};
   auto places = listen_places(store, listen);
-  const auto now = WallTime::clock::now();
-  auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run, now).take();
+  auto authority = CertificateAuthority::open_or_create(authority_folder(options.folder), run).take();
   const auto door_folder = authority_folder(options.folder) / "coordinator";
   make_identity(authority, kCoordinatorName, door_folder).take();
   make_identity(authority, kOperatorName, operator_folder(options.folder)).take();
@@ -204,15 +180,7 @@ Finish serve_run(const ServeOptions& options) {
       end = {true, status.error().message};
     }
   }
-  const auto status = service.status();
-  write_json(options.folder / "outcome.json", {{"failed", end.failed},
-                                               {"complete", complete},
-                                               {"reason", end.reason},
-                                               {"step", status.step()},
-                                               {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
-                                               {"loss", status.loss()},  // null when it is not finite
-                                               {"validation_loss", status.validation_loss()},
-                                               {"step_bytes", status.step_bytes()}});
+  write_outcome(options.folder, end, complete, service.status());
   service.wait_for_farewells(kServeFarewell);
   service.close_all();
   service.tunnels().shutdown("the run is over");

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "config/model_spec.h"
-#include "net/invite.h"
+#include "net/addresses.h"
 
 namespace thinpipe {
 namespace {

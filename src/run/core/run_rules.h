@@ -9,10 +9,9 @@
 
 #include "config/run_config.h"
 #include "plan/placement.h"
+#include "run/core/protocol.h"
 
 namespace thinpipe {
-
-constexpr uint32_t kControlProtocol = 3;
 
 struct RunRules {
   std::string run;            // its id

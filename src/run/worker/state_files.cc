@@ -16,8 +16,6 @@ namespace thinpipe {
 namespace {
 
 constexpr size_t kPartBytes = 256 << 10;
-// Own copies kept of every unit: the last one that may become part of a checkpoint, and the one before.
-constexpr size_t kOwnCopies = 2;
 
 std::string name_of(const control::StateFile& file) {
   return file.unit().empty() ? "the token table" : fmt::format("{} of step {}", file.unit(), file.step());
@@ -94,11 +92,11 @@ Result<StateFiles::Written> StateFiles::write(const Job& job, const UnitState& u
   return written;
 }
 
-// An error is the disk's. A coordinator that cannot be reached is asked again until the next save, or the end.
+// Returns an error of the disk only. Tries again until the next save if the coordinator cannot be reached.
 Status StateFiles::write_and_send(const Job& job) {
   std::vector<Written> files;
   for (const auto& unit : job.units) files.push_back(TRY(write(job, unit)));
-  forget_older(kOwnCopies * files.size());
+  forget_older(files);
   for (const auto& written : files) {
     for (auto status = send(written); !status; status = send(written)) {
       log_warn("checkpoint: {}", status.error().message);
@@ -113,14 +111,22 @@ std::filesystem::path StateFiles::own_copy(const control::StateFile& file) const
   return source_.folder / (file.sha256() + ".safetensors");
 }
 
-void StateFiles::forget_older(size_t keep) {
-  std::vector<std::pair<std::filesystem::file_time_type, std::filesystem::path>> files;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(source_.folder, ignored)) {
-    if (entry.path().extension() == ".safetensors") files.emplace_back(entry.last_write_time(ignored), entry.path());
+// Keeps these and the ones before them: the last checkpoint that is whole may be either. Not by the files' times, which
+// are out of order when the clock was set back.
+void StateFiles::forget_older(const std::vector<Written>& files) {
+  std::set<std::filesystem::path> keep;
+  {
+    const std::lock_guard lock(mutex_);
+    keep.swap(latest_);
+    for (const auto& written : files) latest_.insert(written.path);
+    keep.insert(latest_.begin(), latest_.end());
   }
-  std::sort(files.rbegin(), files.rend());
-  for (size_t i = keep; i < files.size(); ++i) std::filesystem::remove(files[i].second, ignored);
+  std::error_code ignored;
+  std::vector<std::filesystem::path> old;
+  for (const auto& entry : std::filesystem::directory_iterator(source_.folder, ignored)) {
+    if (entry.path().extension() == ".safetensors" && !keep.contains(entry.path())) old.push_back(entry.path());
+  }
+  for (const auto& path : old) std::filesystem::remove(path, ignored);
 }
 
 Status StateFiles::send(const Written& written) {
@@ -150,10 +156,14 @@ Status StateFiles::send(const Written& written) {
 
 Result<std::map<std::string, SafetensorsFile>> StateFiles::fetch(const std::vector<control::StateFile>& files) {
   std::map<std::string, SafetensorsFile> units;
+  std::set<std::filesystem::path> copies;
   for (const auto& file : files) {
     TRY(fetch_to(file, own_copy(file)));
     units.emplace(file.unit(), TRY(SafetensorsFile::open(own_copy(file))));
+    copies.insert(own_copy(file));
   }
+  const std::lock_guard lock(mutex_);
+  latest_ = std::move(copies);
   return units;
 }
 
@@ -167,12 +177,12 @@ Status StateFiles::fetch_to(const control::StateFile& file, const std::filesyste
   const auto bytes = std::filesystem::file_size(part, ignored);
   const auto found = TRY(sha256_of_file(part));
   if (bytes == file.bytes() && found == file.sha256()) return rename_path(part, path);
-  std::filesystem::remove(part, ignored);  // going on with it would end the same way
+  std::filesystem::remove(part, ignored);  // resuming it would end the same way
   return Error{fmt::format("{} came with {} bytes and hash {}, needs {} bytes and {}", name_of(file), bytes,
                            found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
 }
 
-// Goes on where an earlier attempt ended. An error is the disk's or the line's; the bytes are checked by the caller.
+// Resumes where an earlier attempt ended. Returns errors of the disk and of the line; the caller checks the bytes.
 Status StateFiles::download(const control::StateFile& file, const std::filesystem::path& part_path) {
   std::error_code code;
   uint64_t there = std::filesystem::file_size(part_path, code);

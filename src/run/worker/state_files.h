@@ -1,5 +1,5 @@
-// A worker's side of checkpoints: the units of its stage to files in the worker's own folder and from there to the
-// coordinator, beside the next steps or before them; and back, from its own copies if it still has them.
+// A worker's side of checkpoints. Saves the units of its stage as files in the worker's own folder and sends them to
+// the coordinator, during the next steps or before them. Fetches them back, from its own copies if it still has them.
 #pragma once
 
 #include <condition_variable>
@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,25 +26,26 @@ struct StateSource {
   std::string run;
   std::filesystem::path folder;
   CheckpointMode mode = CheckpointMode::kAuto;
-  // Called, from the writing thread, when a state cannot be written here: no further attempt would help.
+  // Called from the writing thread when the state cannot be written to this disk: trying again would not help.
   std::function<void(const std::string&)> on_failure;
-  // Called during a download, on the caller's thread: bytes that are there, of so many.
+  // Called during a download, on the caller's thread: bytes received, bytes in all.
   std::function<void(uint64_t, uint64_t)> on_download;
 };
 
 class StateFiles {
  public:
   explicit StateFiles(StateSource source);
-  // A file on its way is given up.
+  // Gives up an upload under way.
   ~StateFiles();
 
-  // Between steps. Returns when the state is safe from the next step: copied (and written by a thread of its own), or
-  // written and sent. A failure to reach the coordinator is no error: it is tried until the next save.
+  // Called between steps. Returns when the next step cannot change the saved state any more: it was copied (and a
+  // thread writes it), or written and sent. Not an error if the coordinator cannot be reached: tries again until the
+  // next save.
   Status save(StageWorker& worker, const std::vector<std::string>& units, const control::Save& save);
-  // The files by unit, whole and with the right hashes, kept in the worker's folder. What an interrupted download has
-  // left is used.
+  // Returns the files by unit, whole and with the right hashes, in the worker's folder. Resumes a download that was
+  // interrupted.
   Result<std::map<std::string, SafetensorsFile>> fetch(const std::vector<control::StateFile>& files);
-  // The same for one file that is to lie there.
+  // Fetches one file to that path.
   Status fetch_to(const control::StateFile& file, const std::filesystem::path& path);
   // Ends a save under way, sent or not, and waits for its thread.
   void give_up();
@@ -56,13 +58,14 @@ class StateFiles {
   Status write_and_send(const Job& job);
   Status send(const Written& written);
   Status download(const control::StateFile& file, const std::filesystem::path& part);
-  void forget_older(size_t keep);
+  void forget_older(const std::vector<Written>& files);
 
   const StateSource source_;
   CoordinatorLine line_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool give_up_ = false;
+  std::set<std::filesystem::path> latest_;  // the own copies that the last save or fetch has left; guarded by mutex_
   std::thread writer_;
 };
 

@@ -1,6 +1,6 @@
-// A coordinator's core with made-up workers around it: effects are carried out on a store in memory, messages wait in
-// queues until a test lets them through, time stands still until it is moved. What must hold at any moment, whatever
-// the test does, is checked here as messages pass.
+// A simulated run: the real coordinator's core and the real workers' cores, joined by queues. A store in memory takes
+// the coordinator's durable effects; a worker's weights are a list of the commits it has applied; time stands still
+// until a test moves it. What must hold at any moment, whatever the test does, is checked here as messages pass.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,10 +18,12 @@
 #include "base/result.h"
 #include "config/model_spec.h"
 #include "fake_store.h"
-#include "fake_worker.h"
 #include "run/core/coordinator_core.h"
+#include "run/core/worker_core.h"
 
 namespace thinpipe::test {
+
+using Texts = std::vector<std::string>;
 
 inline testing::AssertionResult has(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
@@ -55,74 +58,134 @@ inline RunRules small_rules(int64_t stages) {
   return rules;
 }
 
-class FakeCluster {
+// What a stage's weights are made of: the epochs in which each of its steps was committed.
+using StageHistory = std::vector<uint64_t>;
+
+// A worker: its real core, and made-up hands. Messages for it wait in `inbox`, its own in `outbox`.
+struct SimulatedWorker {
+  std::string peer;
+  std::unique_ptr<WorkerCore> core;
+  std::optional<SessionId> session;
+  std::deque<control::ToWorker> inbox;
+  std::deque<control::FromWorker> outbox;
+  bool alive = true;
+  bool stopped = false;
+  std::string refused;  // why it ended, if it did not stop in peace
+  Texts told_revoked;
+  // What it answers.
+  double squared_norm = 1, loss_sum = 2, evaluation_sum = 6;
+  std::string basis_hash;
+  bool slow = false;           // a step lasts until finish_step()
+  bool stubborn = false;       // an interrupted step lasts until finish_step() too
+  bool forming_fails = false;  // cannot fetch its file, or cannot reach its neighbour
+  bool behind_nat = false;     // nobody can dial it
+  bool silent_to_probes = false;
+  bool leaving = false;
+  double block_s = 0;
+  uint64_t memory_bytes = 0;
+  double compute_s = 0;
+  // What it has.
+  uint64_t epoch = 0;  // of the seat it took last
+  StageHistory history;
+  std::optional<Work> work;  // begun, not answered
+  bool interrupted = false;  // a newer epoch has begun meanwhile
+  int steps_run = 0, restores = 0;
+  SessionId last_session = 0;
+
+  const std::optional<control::Holding>& holding() const { return core->holding(); }
+  bool computes() const { return work && std::holds_alternative<ComputeStep>(*work); }
+  control::Ready report() const {
+    control::Ready ready;
+    ready.set_squared_norm(squared_norm);
+    ready.set_loss_sum(loss_sum);
+    ready.set_basis_hash(basis_hash);
+    ready.set_forward_s(compute_s);
+    return ready;
+  }
+  control::FromWorker ready(uint64_t of_epoch, int64_t step) const {
+    control::FromWorker message;
+    *message.mutable_ready() = report();
+    message.mutable_ready()->set_epoch(of_epoch);
+    message.mutable_ready()->set_step(step);
+    return message;
+  }
+  // Says it without any reason in its core.
+  void say_trouble(const std::string& reason, bool fatal = false) {
+    control::FromWorker message;
+    message.mutable_trouble()->set_epoch(epoch);
+    message.mutable_trouble()->set_reason(reason);
+    message.mutable_trouble()->set_fatal(fatal);
+    outbox.push_back(message);
+  }
+};
+
+class SimulatedRun {
  public:
-  explicit FakeCluster(RunRules rules, FakeStore stored = {}) : store(std::move(stored)), rules_(std::move(rules)) {
+  explicit SimulatedRun(RunRules rules, FakeStore stored = {}) : store(std::move(stored)), rules_(std::move(rules)) {
     start_core();
   }
 
   CoordinatorCore& core() { return *core_; }
-  FakeWorker& worker(size_t i) { return *workers_[i]; }
-  FakeWorker& worker(const std::string& peer) {
+  SimulatedWorker& worker(size_t i) { return *workers_[i]; }
+  SimulatedWorker& worker(const std::string& peer) {
     for (auto& one : workers_) {
       if (one->peer == peer) return *one;
     }
     TP_CHECK(false, "no worker {}", peer);
   }
   size_t worker_count() const { return workers_.size(); }
+
   // ---- what happens ----
 
-  FakeWorker& add(const std::string& peer) {
-    workers_.push_back(std::make_unique<FakeWorker>());
-    workers_.back()->peer = peer;
-    return start_process(*workers_.back());
+  SimulatedWorker& add(const std::string& peer) {
+    auto& worker = add_unconnected(peer);
+    connect(worker);
+    return worker;
   }
   // For a test that changes it before it connects.
-  FakeWorker& add_unconnected(const std::string& peer) {
-    workers_.push_back(std::make_unique<FakeWorker>());
+  SimulatedWorker& add_unconnected(const std::string& peer) {
+    workers_.push_back(std::make_unique<SimulatedWorker>());
     workers_.back()->peer = peer;
-    workers_.back()->incarnation = fmt::format("process {}", ++processes_);
     return *workers_.back();
   }
-  FakeWorker& start_process(FakeWorker& worker) {
-    auto fresh = FakeWorker{};
+  SimulatedWorker& start_process(SimulatedWorker& worker) {
+    auto fresh = SimulatedWorker{};
     fresh.peer = worker.peer;
-    fresh.incarnation = fmt::format("process {}", ++processes_);
     worker = std::move(fresh);
     connect(worker);
     return worker;
   }
-  void connect(FakeWorker& worker) {
-    worker.session = ++sessions_;
+  void connect(SimulatedWorker& worker) {
+    if (!worker.core) worker.core = std::make_unique<WorkerCore>(facts_of(worker), now);
+    if (worker.leaving) act(worker, worker.core->leave());
+    worker.session = worker.last_session = ++sessions_;
     by_session_[*worker.session] = &worker;
-    apply(core_->message(*worker.session, hello_of(worker), now));
+    apply(core_->message(*worker.session, worker.core->connected(), now));
   }
-  static control::FromWorker hello_of(const FakeWorker& worker) {
-    control::FromWorker message;
-    auto& hello = *message.mutable_hello();
-    hello.set_protocol(kControlProtocol);
-    hello.set_peer(worker.peer);
-    hello.set_incarnation(worker.incarnation);
-    hello.add_data_addresses(worker.peer + ":1");
-    hello.mutable_machine()->set_block_s(worker.block_s);
-    hello.mutable_machine()->set_memory_bytes(worker.memory_bytes);
-    hello.set_leaving(worker.leaving);
-    if (worker.holding) *hello.mutable_holding() = *worker.holding;
-    return message;
+  // The first words of a worker that nobody knows.
+  static control::FromWorker hello_of(const std::string& peer, const std::string& incarnation) {
+    WorkerFacts known;
+    known.peer = peer;
+    known.incarnation = incarnation;
+    return WorkerCore(known, {}).connected();
   }
   // The stream breaks: what it carried is lost, but for the first `kept` messages to the worker.
-  void disconnect(FakeWorker& worker, size_t kept = 0) {
+  void disconnect(SimulatedWorker& worker, size_t kept = 0) {
     cut_off(worker, kept);
-    apply(core_->session_ended(sessions_of_.at(&worker), now));
+    apply(core_->session_ended(worker.last_session, now));
   }
-  void crash(FakeWorker& worker) {
+  void crash(SimulatedWorker& worker) {
     worker.alive = false;
-    if (worker.holding) {
-      std::erase_if(uploads, [&](const auto& upload) { return upload.stage == worker.holding->seat().stage(); });
+    if (worker.holding()) {
+      std::erase_if(uploads, [&](const auto& upload) { return upload.stage == worker.holding()->seat().stage(); });
     }
-    worker.holding.reset();
-    worker.computing.reset();
+    worker.work.reset();
     if (worker.session) disconnect(worker);
+    worker.core = std::make_unique<WorkerCore>(facts_of(worker), now);
+  }
+  void leave(SimulatedWorker& worker) {
+    worker.leaving = true;
+    act(worker, worker.core->leave());
   }
   // A new core from what the old one wrote. All streams break; uploads under way are lost.
   void restart_coordinator() {
@@ -142,26 +205,37 @@ class FakeCluster {
     apply(core_->tick(now));
   }
   void tell(control::ControlRequest::What what) { apply(core_->control(what, now)); }
-  void say(const FakeWorker& worker, const control::FromWorker& message) {
+  void say(const SimulatedWorker& worker, const control::FromWorker& message) {
     apply(core_->message(*worker.session, message, now));
+  }
+  // The step of a slow worker ends: with its report, or, if it was interrupted, without.
+  void finish_step(SimulatedWorker& worker, bool with_report = true) {
+    if (!worker.computes()) return;
+    worker.work.reset();
+    if (with_report && !std::exchange(worker.interrupted, false)) {
+      act(worker, worker.core->done(worker.report()));
+    } else {
+      act(worker, worker.core->done(WorkFailed{"the neighbour is gone"}));
+    }
   }
 
   // ---- letting messages through ----
 
-  bool deliver_from(FakeWorker& worker) {
+  bool deliver_from(SimulatedWorker& worker) {
     if (worker.outbox.empty()) return false;
     const auto message = worker.outbox.front();
     worker.outbox.pop_front();
     if (worker.session) apply(core_->message(*worker.session, message, now));
     return true;
   }
-  bool deliver_to(FakeWorker& worker) {
+  bool deliver_to(SimulatedWorker& worker) {
     if (worker.inbox.empty() || !worker.alive) return false;
     const auto message = worker.inbox.front();
     worker.inbox.pop_front();
-    obey(worker, message);
+    give(worker, message);
     return true;
   }
+  void give(SimulatedWorker& worker, const control::ToWorker& message) { act(worker, worker.core->message(message)); }
   bool deliver_upload() {
     if (uploads.empty()) return false;
     const auto upload = uploads.front();
@@ -194,7 +268,7 @@ class FakeCluster {
   void apply(Effects effects, size_t most = SIZE_MAX) {
     ++depth_;
     for (size_t i = 0; i < effects.size() && i < most && !dead_; ++i) {
-      history.push_back(effects[i]);
+      if (keeps_history) history.push_back(effects[i]);
       std::visit([&](const auto& effect) { carry_out(effect); }, effects[i]);
       dead_ = dies_after_next_epoch && std::holds_alternative<PersistEpoch>(effects[i]);
     }
@@ -215,10 +289,7 @@ class FakeCluster {
     }
     return found;
   }
-  std::string last_event() const {
-    const auto found = all<LogEvent>();
-    return found.empty() ? "" : found.back().kind + ": " + found.back().text;
-  }
+  const std::string& last_event() const { return last_event_; }
   size_t sent(bool (control::ToWorker::*has)() const) const {
     size_t count = 0;
     for (const auto& effect : all<SendTo>()) count += (effect.message.*has)() ? 1 : 0;
@@ -231,10 +302,7 @@ class FakeCluster {
     }
     return found;
   }
-  std::optional<Finish> finished() const {
-    const auto found = all<Finish>();
-    return found.empty() ? std::nullopt : std::optional(found.back());
-  }
+  const std::optional<Finish>& finished() const { return finished_; }
   control::RunStatus status() const {
     control::RunStatus status;
     core_->describe(status, now);
@@ -254,7 +322,11 @@ class FakeCluster {
   bool dies_after_next_epoch = false;  // the coordinator, before it can tell anybody; until it is restarted
   control::PathFacts facts;            // what every probe measures
   double compute_s = 0;                // that every stage reports for a step
+  bool keeps_history = true;
   std::vector<Effect> history;
+  std::map<std::string, int> event_counts;                          // by kind
+  std::deque<std::pair<SimulatedWorker*, control::ToWorker>> lost;  // on streams that broke; may come late
+  bool prints = false;                                              // what happens, to stdout
 
  private:
   // Cuts that the machines decided are in the config, as the service writes them there.
@@ -269,14 +341,14 @@ class FakeCluster {
     return store.cuts.empty() ? blocks_of_stage(rules_.config, stage) : blocks_of_stage(store.cuts, stage);
   }
 
-  void cut_off(FakeWorker& worker, size_t kept) {
-    if (worker.session) {
-      sessions_of_[&worker] = *worker.session;
-      by_session_.erase(*worker.session);
-    }
+  void cut_off(SimulatedWorker& worker, size_t kept) {
+    if (!worker.session) return;
+    by_session_.erase(*worker.session);
     worker.session.reset();
+    for (size_t i = kept; i < worker.inbox.size(); ++i) lost.emplace_back(&worker, worker.inbox[i]);
     worker.inbox.resize(std::min(kept, worker.inbox.size()));
     worker.outbox.clear();
+    act(worker, worker.core->disconnected(now));
   }
 
   void carry_out(const SendTo& send) {
@@ -291,11 +363,10 @@ class FakeCluster {
     const auto found = by_session_.find(send.session);
     if (found == by_session_.end()) return;
     auto& worker = *found->second;
-    if (send.message.has_probe()) {
-      probes_.emplace_back(send.session, send.message.probe());
-      return;
+    if (send.message.has_form()) {
+      EXPECT_FALSE(store.revoked.contains(worker.peer)) << worker.peer << " was removed, and gets a seat";
     }
-    if (send.message.has_form()) worker.latest_epoch = send.message.form().epoch();
+    if (send.message.has_probe()) return give(worker, send.message);  // answered whatever else it does
     worker.inbox.push_back(send.message);
   }
   void carry_out(const CloseSession& close) {
@@ -344,16 +415,19 @@ class FakeCluster {
     store.manifest_files = manifest.files;
     apply(core_->manifest_written(manifest.files, now));
   }
-  void carry_out(const LogEvent&) {}
-  void carry_out(const Finish&) {}
+  void carry_out(const LogEvent& event) {
+    ++event_counts[event.kind];
+    last_event_ = event.kind + ": " + event.text;
+    if (prints) fmt::print("{}\n", last_event_);
+  }
+  void carry_out(const Finish& finish) { finished_ = finish; }
 
   // Workers answer at once, whatever else they do.
   void answer_probes() {
     while (!probes_.empty() && !dead_) {
       const auto [session, probe] = probes_.front();
       probes_.pop_front();
-      const auto found = by_session_.find(session);
-      if (found == by_session_.end() || found->second->silent_to_probes) continue;
+      if (!by_session_.contains(session)) continue;
       control::FromWorker answer;
       answer.mutable_probed()->set_incarnation(probe.incarnation());
       if (!worker(probe.peer()).behind_nat) answer.mutable_probed()->set_address(probe.addresses(0));
@@ -371,104 +445,112 @@ class FakeCluster {
 
   // ---- a worker's side ----
 
-  void obey(FakeWorker& worker, const control::ToWorker& message) {
-    if (message.has_form() && message.form().epoch() >= worker.latest_epoch) form(worker, message.form());
-    if (message.has_run_step() && message.run_step().epoch() == worker.latest_epoch) {
-      run_step(worker, message.run_step());
-    }
-    if (message.has_commit()) commit(worker, message.commit());
-    if (message.has_evaluate() && message.evaluate().epoch() == worker.latest_epoch) {
-      ASSERT_TRUE(worker.holding) << worker.peer << " is to evaluate without a state";
-      EXPECT_EQ(worker.history, committed_history(message.evaluate().step()));
-      EXPECT_EQ(worker.history.size(), static_cast<size_t>(message.evaluate().step()));
-      control::FromWorker answer;
-      answer.mutable_evaluated()->set_epoch(worker.epoch);
-      answer.mutable_evaluated()->set_step(message.evaluate().step());
-      answer.mutable_evaluated()->set_loss_sum(worker.evaluation_sum);
-      worker.outbox.push_back(answer);
-    }
-    if (message.has_save()) save(worker, message.save());
-    if (message.has_stop()) worker.stopped = true;
-    if (message.has_refuse()) worker.refused = message.refuse().reason();
-    if (message.has_revoked()) worker.told_revoked.push_back(message.revoked().peer());
+  WorkerFacts facts_of(const SimulatedWorker& worker) {
+    WorkerFacts known;
+    known.run = rules_.run;
+    known.config_sha256 = rules_.config_sha256;
+    known.stages = rules_.config.pipeline.stages;
+    known.blocks = rules_.config.model.blocks;
+    known.peer = worker.peer;
+    known.incarnation = fmt::format("process {}", ++processes_);
+    known.addresses = {worker.peer + ":1"};
+    known.machine.set_block_s(worker.block_s);
+    known.machine.set_memory_bytes(worker.memory_bytes);
+    return known;
   }
 
-  void form(FakeWorker& worker, const control::Form& form) {
+  void act(SimulatedWorker& worker, const WorkerEffects& effects) {
+    for (const auto& effect : effects) {
+      std::visit([&](const auto& one) { carry_out_for(worker, one); }, effect);
+    }
+    // Work that needs no waiting is done at once.
+    if (!worker.work) return;
+    if (worker.computes() && worker.slow && !(worker.interrupted && !worker.stubborn)) return;
+    if (worker.computes()) return finish_step(worker);
+    const auto work = *std::exchange(worker.work, std::nullopt);
+    act(worker, worker.core->done(std::visit([&](const auto& one) { return do_work(worker, one); }, work)));
+  }
+  void carry_out_for(SimulatedWorker& worker, const Say& say) {
+    if (worker.session) worker.outbox.push_back(say.message);
+  }
+  void carry_out_for(SimulatedWorker& worker, const Interrupt&) { worker.interrupted = worker.work.has_value(); }
+  void carry_out_for(SimulatedWorker& worker, const CutOff& cut) { worker.told_revoked.push_back(cut.peer); }
+  void carry_out_for(SimulatedWorker& worker, const AnswerProbe& question) {
+    if (!worker.silent_to_probes && worker.session) probes_.emplace_back(*worker.session, question.probe);
+  }
+  void carry_out_for(SimulatedWorker& worker, const Work& work) {
+    ASSERT_FALSE(worker.work) << worker.peer << " is to do two things at once";
+    worker.work = work;
+    worker.interrupted = false;
+    if (!worker.computes()) return;
+    const auto& step = std::get<ComputeStep>(work).step;
+    EXPECT_EQ(worker.history.size(), static_cast<size_t>(step.step()));
+    if (step.epoch() == store.epoch) {  // an older one may still run until the news arrives
+      EXPECT_EQ(worker.history, committed_history(step.step())) << worker.peer << " computes on another history";
+    }
+    ++worker.steps_run;
+    worker.compute_s = compute_s;
+  }
+  void carry_out_for(SimulatedWorker& worker, const End& end) {
+    worker.stopped = !end.failed;
+    if (end.failed) worker.refused = end.why;
+  }
+
+  WorkDone do_work(SimulatedWorker& worker, const TakeSeat& seat) {
+    const auto& form = seat.form;
     worker.epoch = form.epoch();
-    worker.computing.reset();
-    if (form.restore()) worker.holding.reset();
-    if (worker.forming_fails) return worker.say_trouble("cannot form");
+    if (worker.forming_fails) return WorkFailed{"cannot form"};
     if (form.restore()) {
       ++worker.restores;
       const auto units = model_units(rules_.config.model, blocks_of(form.seat().stage()));
-      ASSERT_EQ(static_cast<size_t>(form.files_size()), store.manifest_step >= 0 ? units.size() : 0);
       worker.history.clear();
       for (int i = 0; i < form.files_size(); ++i) {
         EXPECT_EQ(form.files(i).step(), form.step());
         EXPECT_EQ(form.files(i).unit(), units[static_cast<size_t>(i)]);
         worker.history = files_.at(form.files(i).sha256());
       }
-    } else {
-      ASSERT_TRUE(worker.holding) << worker.peer << " is to keep a state it does not have";
-      EXPECT_EQ(worker.holding->seat().stage(), form.seat().stage());
-      EXPECT_EQ(worker.holding->generation(), form.generation());
     }
     EXPECT_EQ(worker.history.size(), static_cast<size_t>(form.step()));
-    control::Holding holding;
-    holding.set_run(rules_.run);
-    *holding.mutable_seat() = form.seat();
-    holding.set_generation(form.generation());
-    holding.set_applied(static_cast<int64_t>(worker.history.size()));
-    holding.set_ready_step(-1);
-    worker.holding = holding;
-    control::FromWorker answer;
-    answer.mutable_formed()->set_epoch(worker.epoch);
-    worker.outbox.push_back(answer);
+    return control::Formed();
   }
-
-  void run_step(FakeWorker& worker, const control::RunStep& step) {
-    ASSERT_TRUE(worker.holding) << worker.peer << " is to run a step without a state";
-    EXPECT_EQ(worker.history.size(), static_cast<size_t>(step.step()));
-    EXPECT_EQ(worker.history, committed_history(step.step()));
-    ++worker.steps_run;
-    worker.computing = step;
-    worker.compute_s = compute_s;
-    if (!worker.slow) worker.finish_step();
+  WorkDone do_work(SimulatedWorker&, const ComputeStep&) { return WorkOk{}; }  // finish_step() does it
+  WorkDone do_work(SimulatedWorker& worker, const ApplyCommit& work) {
+    EXPECT_EQ(worker.history.size(), static_cast<size_t>(work.commit.step()));
+    worker.history.push_back(work.commit.epoch());
+    return WorkOk{};
   }
-
-  static void commit(FakeWorker& worker, const control::Commit& commit) {
-    if (!worker.holding || worker.holding->ready_step() != commit.step() ||
-        worker.holding->ready_epoch() != commit.epoch()) {
-      return;
+  WorkDone do_work(SimulatedWorker& worker, const ComputeLoss& work) {
+    EXPECT_EQ(worker.history.size(), static_cast<size_t>(work.evaluate.step()));
+    if (work.evaluate.epoch() == store.epoch) {
+      EXPECT_EQ(worker.history, committed_history(work.evaluate.step()));
     }
-    EXPECT_EQ(worker.history.size(), static_cast<size_t>(commit.step()));
-    worker.history.push_back(commit.epoch());
-    worker.holding->set_applied(static_cast<int64_t>(worker.history.size()));
-    worker.holding->set_ready_step(-1);
+    control::Evaluated evaluated;
+    evaluated.set_loss_sum(worker.evaluation_sum);
+    return evaluated;
   }
-
-  void save(FakeWorker& worker, const control::Save& save) {
-    if (!worker.holding || static_cast<int64_t>(worker.history.size()) != save.step()) return;
-    const int64_t stage = worker.holding->seat().stage();
+  WorkDone do_work(SimulatedWorker& worker, const SaveState& work) {
+    const int64_t stage = worker.holding()->seat().stage();
     Upload upload{stage, {}};
     for (const auto& unit : saved_units(rules_.config.model, blocks_of(stage))) {
       auto& file = upload.files.emplace_back();
-      file.set_step(save.step());
-      file.set_generation(save.generation());
+      file.set_step(work.save.step());
+      file.set_generation(work.save.generation());
       file.set_unit(unit);
       file.set_bytes(1);
       file.set_sha256(fmt::format("hash {}", files_.size()));
       files_[file.sha256()] = worker.history;
     }
     uploads.push_back(std::move(upload));
+    return WorkOk{};
   }
 
   RunRules rules_;
   std::unique_ptr<CoordinatorCore> core_;
-  std::vector<std::unique_ptr<FakeWorker>> workers_;
-  std::map<SessionId, FakeWorker*> by_session_;
-  std::map<FakeWorker*, SessionId> sessions_of_;  // the last one of each
-  std::map<std::string, StageHistory> files_;     // by hash
+  std::vector<std::unique_ptr<SimulatedWorker>> workers_;
+  std::map<SessionId, SimulatedWorker*> by_session_;
+  std::map<std::string, StageHistory> files_;  // by hash
+  std::optional<Finish> finished_;
+  std::string last_event_;
   SessionId sessions_ = 0;
   int processes_ = 0;
   int depth_ = 0;

@@ -1,0 +1,489 @@
+// Every command, option and help text of the program. Groups and commands stand in the order in which help lists them.
+#include <filesystem>
+#include <memory>
+
+#include "arguments.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "bench/bench.h"
+#include "commands.h"
+#include "complete.h"
+#include "lab/lab.h"
+
+namespace thinpipe {
+namespace {
+
+constexpr auto kTrain = "Train on this machine";
+constexpr auto kTogether = "Train with others";
+constexpr auto kRuns = "Look at runs";
+constexpr auto kModels = "Use a model";
+constexpr auto kData = "Data";
+constexpr auto kMeasure = "Measure";
+constexpr auto kProgram = "This program";
+
+const Value kNumber{"N"};
+const Value kAddress{"HOST:PORT"};
+
+void add_train(Command& program) {
+  auto arguments = std::make_shared<TrainArguments>();
+  auto& command = program.command("train", "Train a model on this machine", kTrain);
+  command.config_argument(arguments->config);
+  command.set_option(arguments->overrides);
+  command.value("--steps", arguments->steps, kNumber, "same as --set train.steps=N");
+  command.value("--device", arguments->device, {"DEVICE"}, "cpu, cuda or cuda:N; same as --set train.device=DEVICE");
+  command.run_dir_option(arguments->run_dir);
+  command.value("--resume", arguments->resume, kRun, "resume this run instead of starting a new one");
+  command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
+  command.footer(R"(Examples:
+  $ thinpipe train                              # the default model, one process per stage
+  $ thinpipe train my.toml --set optim.lr=0.01 --set link.rate=20mbit --steps 100
+  $ thinpipe train --resume my-run              # resume a run that was stopped
+  $ thinpipe train --resume my-run --set pipeline.stages=2
+Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a
+checkpoint and stops; a second ctrl-C stops at once.)");
+  command.callback([arguments] { train(*arguments); });
+}
+
+void add_serve(Command& program) {
+  auto arguments = std::make_shared<ServeArguments>();
+  auto& command = program.command("serve", "Coordinate a run that other machines join", kTogether);
+  command.config_argument(arguments->config);
+  command.set_option(arguments->overrides);
+  command.value("--run", arguments->run, kRun, "resume this run instead of starting a new one");
+  command.run_dir_option(arguments->run_dir);
+  command.value("--listen", arguments->listen, kAddress,
+                "address to listen on (HOST or HOST:PORT); may be repeated; default: all interfaces");
+  command.value("--announce", arguments->announce, kAddress,
+                "further address to put into invites, for example a forwarded port; may be repeated");
+  command.add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
+  command.footer(R"(Examples:
+  $ thinpipe serve my.toml
+  $ thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700
+  $ thinpipe serve --run 2026-01-31-17-05-09    # resume a run
+  $ thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2
+Waits for one machine per stage, then runs the training. Use `thinpipe invite` in another window
+to let machines in.)");
+  command.callback([arguments] { serve(*arguments); });
+}
+
+void add_work(Command& program) {
+  auto arguments = std::make_shared<WorkArguments>();
+  auto& command = program.command("work", "Hold a stage of a run (started by train)", "");
+  command.value("--coordinator", arguments->coordinator, kAddress, "address of the coordinator")->required();
+  command.value("--folder", arguments->folder, kFolder, "folder of this worker's files, with its identity")->required();
+  command.value("--listen", arguments->listen, kAddress, "address to listen on for neighbours");
+  command.callback([arguments] { work(*arguments); });
+}
+
+void add_invite_and_kick(Command& program) {
+  auto arguments = std::make_shared<InviteArguments>();
+  auto& invite_command =
+      program.command("invite", "Print an invite: one line that lets a machine into a run", kTogether);
+  invite_command.run_argument(arguments->run);
+  invite_command.value("--uses", arguments->uses, kNumber, "number of machines that may use it");
+  invite_command.value("--expires", arguments->expires, {"TIME"}, "how long it is valid: 30min, 12h, 7d");
+  invite_command.value("--note", arguments->note, {"TEXT"}, "a note for yourself, for example who it is for");
+  invite_command.add_flag("--list", arguments->list, "list the invites instead");
+  invite_command.value("--revoke", arguments->revoke, {"ID"}, "revoke the invite with this id instead");
+  invite_command.footer(R"(Examples:
+  $ thinpipe invite                             # for one machine, valid for seven days
+  $ thinpipe invite --uses 3 --expires 2d --note friends
+  $ thinpipe invite --list
+Whoever has the line can join the run, so send it over a channel that you trust.)");
+  invite_command.callback([arguments] { invite(*arguments); });
+
+  auto peer = std::make_shared<std::string>(), run = std::make_shared<std::string>();
+  auto& kick_command = program.command("kick", "Remove a worker from a run for good", kTogether);
+  kick_command.value("PEER", *peer, {"PEER"}, "name of the worker, as `thinpipe status` shows it")->required();
+  kick_command.run_argument(*run);
+  kick_command.footer(R"(Examples:
+  $ thinpipe kick attic                         # from the newest run
+  $ thinpipe kick attic 2026-01-31-17-05-09
+Revokes its certificate. Its stage goes to a spare machine, or waits for a new one.)");
+  kick_command.callback([peer, run] { kick(*peer, *run); });
+}
+
+void add_join_and_doctor(Command& program) {
+  auto arguments = std::make_shared<JoinArguments>();
+  auto& join_command = program.command("join", "Hold a stage of somebody's run; needs no open port", kTogether);
+  join_command.value("INVITE", arguments->invite, {"INVITE"}, "the line you were sent; - reads it from standard input")
+      ->required();
+  join_command.value("--name", arguments->name, {"NAME"}, "name of this machine in the run; default: its host name");
+  join_command.value("--listen", arguments->listen, kAddress,
+                     "address to listen on (HOST or HOST:PORT); may be repeated; default: all interfaces");
+  join_command.value("--announce", arguments->announce, kAddress,
+                     "further address that neighbours can dial, for example a forwarded port; may be repeated");
+  join_command.add_flag("--check", arguments->check_only, "only check whether this machine can take part");
+  join_command.footer(R"(Examples:
+  $ thinpipe join thinpipe-v1-...               # the line you were sent
+  $ thinpipe join thinpipe-v1-... --check       # check first, do not join
+  $ thinpipe join - < invite.txt                # hides the invite from other users of this machine
+Holds a stage until the run ends. Ctrl-C leaves after a checkpoint. docs/joining.md says what the
+host of a run and its members can see and do.)");
+  join_command.callback([arguments] { join(*arguments); });
+
+  auto invite = std::make_shared<std::string>(), config = std::make_shared<std::string>();
+  auto& doctor_command = program.command("doctor", "Check whether this machine can take part in a run", kTogether);
+  doctor_command.value("INVITE", *invite, {"INVITE"}, "check for the run of this invite; default: the default model");
+  doctor_command.value("--config", *config, kFile, "check for this config; default: the default model");
+  doctor_command.footer(R"(Examples:
+  $ thinpipe doctor                             # for the default model
+  $ thinpipe doctor --config my.toml
+  $ thinpipe doctor thinpipe-v1-...             # for the run of this invite
+Measures memory, disk and speed. For each it prints whether it is enough and, if not, what would help.
+Downloads nothing.)");
+  doctor_command.callback([invite, config] { doctor(*invite, *config); });
+}
+
+void add_runs(Command& program) {
+  auto& runs = program.command("runs", "List the runs of this machine", kRuns);
+  runs.footer(R"(Examples:
+  $ thinpipe runs
+  $ THINPIPE_DATA_DIR=/big/disk thinpipe runs   # in another data folder
+Prints one line per run, the newest last: name, step, loss and state.)");
+  runs.callback(list_runs);
+
+  auto run = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  const auto add = [&](const std::string& name, const char* help, const char* effect, auto action) -> Command& {
+    auto& command = program.command(name, help, kRuns);
+    command.run_argument(*run);
+    const auto newest = fmt::format("$ thinpipe {}", name);
+    command.footer(
+        fmt::format("Examples:\n  {:<46}# the newest run\n  {} 2026-01-31-17-05-09\n{}", newest, newest, effect));
+    command.callback(action);
+    return command;
+  };
+  add("show", "Show what a run is and how far it has got",
+      "Prints the run's folder, model, progress, checkpoints and weights. The run need not be running.",
+      [run] { show_run(*run); });
+  add("status", "Show how a running run is doing",
+      "Asks the run's coordinator: the step, who holds which stage, the links, the latest events.",
+      [run, json] { print_status(*run, *json); })
+      .json_flag(*json);
+  add("pause", "Pause a run after its current step", "Its machines stay in the run and wait for `thinpipe resume`.",
+      [run] { pause_run(*run); });
+  add("resume", "Continue a paused run",
+      "The next step begins at once. To resume a run that was stopped, use thinpipe train --resume.",
+      [run] { resume_run(*run); });
+}
+
+void model_argument(Command& command, ModelArgument& model, bool computes) {
+  command.value("MODEL", model.where, kRun,
+                "folder or name of a run, folder of a checkpoint, or a Hugging Face folder; default: the newest run");
+  command.value("--step", model.step, kNumber, "use the checkpoint of this step; default: the last one");
+  if (computes) command.value("--device", model.device, {"DEVICE"}, "cpu, cuda or cuda:N");
+}
+
+void add_generate(Command& program) {
+  auto arguments = std::make_shared<GenerateArguments>();
+  auto& command = program.command("generate", "Continue a text with a trained model", kModels);
+  model_argument(command, arguments->model, /*computes=*/true);
+  // An empty prompt is a prompt: the text then begins with nothing.
+  auto* prompt =
+      command.value("--prompt", arguments->prompt, {.shown = "TEXT", .may_be_empty = true},
+                    "start of the text; default: a prompt loop, or standard input if that is not a terminal");
+  command.value("--max-tokens", arguments->max_tokens, kNumber, "maximum number of tokens to add");
+  command.value("--temperature", arguments->pick.temperature, {"X"}, "randomness; 0 = always the most likely token");
+  command.value("--top-k", arguments->pick.top_k, {"K"}, "sample from the K most likely tokens only; 0 = all");
+  command.value("--top-p", arguments->pick.top_p, {"P"},
+                "sample from the smallest set of tokens with this total probability");
+  command.value("--seed", arguments->pick.seed, kNumber, "seed; the same seed gives the same text");
+  command.add_flag("--interactive", arguments->interactive,
+                   "start a prompt loop even if standard input is not a terminal");
+  command.add_flag("--json", arguments->json, "print one JSON object instead of streaming the text");
+  command.footer(R"(Examples:
+  $ thinpipe generate --prompt "In the beginning"
+  $ thinpipe generate my-run --prompt "And he said" --temperature 0.5 --seed 7 --max-tokens 400
+  $ thinpipe generate ./llama-hf < prompt.txt
+  $ thinpipe generate                           # asks for prompts and remembers the conversation
+Streams the text to standard output and prints the speed on standard error.)");
+  command.callback([arguments, prompt] {
+    arguments->has_prompt = prompt->count() > 0;
+    generate(*arguments);
+  });
+}
+
+void add_eval(Command& program) {
+  auto arguments = std::make_shared<EvalArguments>();
+  auto& command = program.command("eval", "Measure loss, perplexity and bits per byte of a model", kModels);
+  model_argument(command, arguments->model, /*computes=*/true);
+  command.value("--text", arguments->text, kFile,
+                "a UTF-8 or .jsonl file, or a folder of them; default: the run's validation split");
+  command
+      .value("--seq-len", arguments->seq_len, kNumber,
+             "tokens per window, 1 to 1048576; default: the model's context, at most 2048")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command.json_flag(arguments->json);
+  command.footer(R"(Examples:
+  $ thinpipe eval                               # the newest run, on its validation split
+  $ thinpipe eval my-run --step 100             # an earlier checkpoint
+  $ thinpipe eval my-run --text book.txt        # on your own text
+  $ thinpipe eval ./llama-hf --text book.txt
+The loss is in nats per token. Use bits per byte to compare models with different tokenizers.)");
+  command.callback([arguments] { eval(*arguments); });
+}
+
+void add_export(Command& program) {
+  auto arguments = std::make_shared<ExportArguments>();
+  auto& command = program.command("export", "Export a model for transformers or llama.cpp", kModels);
+  model_argument(command, arguments->model, /*computes=*/false);
+  command
+      .value("--format", arguments->format, one_of({"hf", "gguf"}),
+             "hf: a Hugging Face folder for transformers; gguf: a file for llama.cpp")
+      ->required();
+  command.value("--out", arguments->out, kFile, "folder or file to write; default: named after the run");
+  command.value("--type", arguments->type, one_of({"f32", "f16", "bf16", "q8_0"}),
+                "type of the weights; q8_0 is for gguf only; default: f32 for hf, f16 for gguf");
+  auto* max_shard = command.value("--max-shard", arguments->max_shard, {"SIZE"},
+                                  "for hf: split the weights into files of at most this size");
+  command.footer(R"(Examples:
+  $ thinpipe export --format gguf               # the newest run, for llama.cpp
+  $ thinpipe export my-run --format gguf --type q8_0 --out my-model.gguf
+  $ thinpipe export my-run --step 100 --format hf --out my-model-hf
+A subspace model becomes a plain LLaMA that computes the same. docs/export.md lists the models that
+cannot be exported.)");
+  command.callback([arguments, max_shard] {
+    arguments->has_max_shard = max_shard->count() > 0;
+    export_model(*arguments);
+  });
+}
+
+void add_import(Command& program) {
+  auto arguments = std::make_shared<ImportArguments>();
+  auto& command = program.command("import", "Start a run from a Hugging Face LLaMA", kModels);
+  command.value("FOLDER", arguments->folder, kFolder, "folder with config.json, model.safetensors and tokenizer.model")
+      ->required();
+  command.value("--mode", arguments->mode, one_of({"dense", "subspace"}),
+                "dense: unchanged; subspace: projected, and prints what the projection loses");
+  command.set_option(arguments->overrides);
+  command.run_dir_option(arguments->run_dir);
+  command.footer(R"(Examples:
+  $ thinpipe import ./llama-hf --set data.corpus=texts
+  $ thinpipe import ./llama-hf --mode subspace --set subspace.rank=64 --set data.corpus=texts
+The new run is at step 0. `train --resume` and `serve --run` train it; `eval`, `generate` and
+`export` can use it right away.)");
+  command.callback([arguments] { import_model(*arguments); });
+}
+
+void add_data(Command& program) {
+  auto& data = program.command("data", "Prepare, list and inspect corpora and token shards", kData);
+  data.require_subcommand(1);
+  data.footer(R"(Examples:
+  $ thinpipe data prepare kjv
+  $ thinpipe data list
+  $ thinpipe data inspect kjv
+A corpus is prepared once, into the data folder. `thinpipe train` prepares it if necessary.)");
+
+  auto prepare_arguments = std::make_shared<PrepareArguments>();
+  auto& prepare = data.command("prepare", "Tokenise a corpus, as `thinpipe train` does before it trains");
+  prepare.corpus_argument(prepare_arguments->corpus);
+  prepare.value("--vocab", prepare_arguments->vocab, kNumber,
+                "vocabulary of the tokenizer; default: that of data.vocab");
+  prepare.value("--tokenizer", prepare_arguments->tokenizer, kFile, "sentencepiece .model to use; default: train one");
+  prepare.value("--val-fraction", prepare_arguments->val_fraction, {"X"},
+                "fraction of the documents to keep for validation; default: that of data.val_fraction");
+  prepare.json_flag(prepare_arguments->json);
+  prepare.footer(R"(Examples:
+  $ thinpipe data prepare kjv
+  $ thinpipe data prepare books/ --vocab 16384
+  $ thinpipe data prepare more.jsonl --tokenizer mine.model
+An interrupted preparation keeps nothing; run the same command again.)");
+  prepare.callback([prepare_arguments] { prepare_data(*prepare_arguments); });
+
+  auto json = std::make_shared<bool>(false);
+  auto& list = data.command("list", "List the prepared corpora of this machine");
+  list.json_flag(*json);
+  list.footer(R"(Examples:
+  $ thinpipe data list
+  $ THINPIPE_DATA_DIR=/mnt/data thinpipe data list --json
+Prints one line per corpus: id, tokens, size, vocabulary and source.)");
+  list.callback([json] { list_data(*json); });
+
+  auto inspect_arguments = std::make_shared<InspectArguments>();
+  auto& inspect = data.command("inspect", "Show what a corpus or a shard holds and how it begins");
+  inspect
+      .value("CORPUS", inspect_arguments->what, kFile,
+             "id of a prepared corpus or its beginning, its folder, its source, or a .bin shard")
+      ->required();
+  inspect.number("--tokens", inspect_arguments->tokens, 0, 65536, "number of tokens to show of each shard");
+  inspect.value("--tokenizer", inspect_arguments->tokenizer, kFile,
+                ".model to decode with; default: the one beside the shard");
+  inspect.json_flag(inspect_arguments->json);
+  inspect.footer(R"(Examples:
+  $ thinpipe data inspect kjv
+  $ thinpipe data inspect 3f2a91 --tokens 200
+  $ thinpipe data inspect fineweb_train_000001.bin --tokenizer gpt2.model
+Prints the facts of the corpus and the first tokens of each shard as text.)");
+  inspect.callback([inspect_arguments] { inspect_data(*inspect_arguments); });
+}
+
+void add_tokenizer(Command& program) {
+  auto& tokenizer = program.command("tokenizer", "Train a tokenizer", kData);
+  tokenizer.require_subcommand(1);
+  tokenizer.footer(R"(Examples:
+  $ thinpipe tokenizer train books/ --vocab 8192 --out books.model
+  $ thinpipe train --set data.tokenizer=books.model --set data.vocab=8192 --set data.corpus=books/
+Tokenizers are sentencepiece models. Debian's package sentencepiece has spm_encode and spm_decode.)");
+  auto arguments = std::make_shared<TokenizerArguments>();
+  auto& command = tokenizer.command("train", "Train a BPE tokenizer on a corpus and write it to a file");
+  command.corpus_argument(arguments->corpus);
+  command.value("--vocab", arguments->vocab, kNumber, "number of pieces; default: that of data.vocab");
+  command.value("--out", arguments->out, kFile, ".model file to write")->required();
+  command.footer(R"(Examples:
+  $ thinpipe tokenizer train kjv --vocab 4096 --out kjv.model
+  $ thinpipe tokenizer train books/ --vocab 16384 --out books.model
+Trains on the training documents of the corpus, as `thinpipe data prepare` does. Use the file with
+--set data.tokenizer=FILE.)");
+  command.callback([arguments] { train_tokenizer_file(*arguments); });
+}
+
+void add_lab(Command& program) {
+  auto& lab = program.command("lab", "Run experiments that check the method", kMeasure);
+  lab.require_subcommand(1);
+  lab.footer(R"(Examples:
+  $ thinpipe lab exactness                      # does a cut change anything?
+  $ thinpipe lab default --minutes 3            # what does the subspace cost in loss?
+Each experiment runs on this machine and prints what it measured.)");
+  auto json = std::make_shared<bool>(false);
+  auto& exactness = lab.command("exactness", "Compare cut models with an uncut one, and measure the cost of packs");
+  exactness.json_flag(*json);
+  exactness.footer(R"(Examples:
+  $ thinpipe lab exactness
+  $ thinpipe lab exactness --json | tail -n 1
+Compares the loss and every gradient, in float64 and with each pack.)");
+  exactness.callback([json] { lab_exactness(*json); });
+
+  auto& optimizer = lab.command("optimizer", "Check that the optimiser keeps the weights in the subspace");
+  optimizer.json_flag(*json);
+  optimizer.footer(R"(Examples:
+  $ thinpipe lab optimizer
+  $ thinpipe lab optimizer --json | tail -n 1
+Trains with row-wise and with plain AdamW and prints how much of the weights left the subspace.)");
+  optimizer.callback([json] { lab_optimizer(*json); });
+
+  auto minutes = std::make_shared<double>(3.0);
+  auto& defaults = lab.command("default", "Compare the default model with its dense counterpart");
+  defaults.number("--minutes", *minutes, 0.05, 10000.0, "minutes of training per model");
+  defaults.json_flag(*json);
+  defaults.footer(R"(Examples:
+  $ thinpipe lab default                        # three minutes each
+  $ thinpipe lab default --minutes 30 --json
+Trains both, one after the other, and prints their validation losses and bytes per token.)");
+  defaults.callback([json, minutes] { lab_default(*minutes, *json); });
+}
+
+std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+void add_bench_table_and_wan(Command& bench) {
+  auto json = std::make_shared<bool>(false);
+  auto table_options = std::make_shared<BenchTableOptions>();
+  auto& table = bench.command("table", "Compare the speed of subspace stages and a dense stage");
+  table.number("--rounds", table_options->rounds, 1, 1000, "number of measurements");
+  table.number("--threads", table_options->threads, 1, 256, "compute threads");
+  table.json_flag(*json);
+  table.footer(R"(Examples:
+  $ thinpipe bench table
+  $ thinpipe bench table --threads 4 --rounds 5
+Measures a subspace stage with the anchor table, one in the direct form and a dense one in turn, and
+prints how much faster each is than the next.)");
+  table.callback([table_options, json] { bench_table(*table_options, *json); });
+
+  auto options = std::make_shared<BenchWanOptions>();
+  auto& wan = bench.command("wan", "Compare dense and subspace pipelines over slow links");
+  wan.number("--d", options->d, 1, 65536, "width of the residual stream");
+  wan.number("--rank", options->rank, 1, 65536, "dimensions of the subspace");
+  wan.number("--sequences", options->sequences, 1, 65536, "sequences of 256 tokens per microbatch");
+  wan.number("--microbatches", options->microbatches, 1, 65536, "microbatches per step");
+  wan.number("--steps", options->steps, 1, 65536, "measured steps per run");
+  wan.json_flag(*json);
+  wan.footer(R"(Examples:
+  $ thinpipe bench wan
+  $ thinpipe bench wan --d 512 --rank 16 --steps 2
+Trains pipelines of two processes over slowed-down links and prints their tokens per second.)");
+  wan.callback([options, json] {
+    options->program = this_program();
+    bench_wan(*options, *json);
+  });
+}
+
+void add_bench_join_and_data(Command& bench) {
+  auto json = std::make_shared<bool>(false);
+  auto& join = bench.command("join", "Measure the time from `thinpipe join` to the first step");
+  join.json_flag(*json);
+  join.footer(R"(Examples:
+  $ thinpipe bench join
+  $ thinpipe bench join --json | tail -n 1
+Serves a run on this machine, lets workers join, and prints the seconds until each took part in a step.)");
+  join.callback([json] { bench_join(this_program(), *json); });
+
+  auto size = std::make_shared<std::string>("1GB");
+  auto& data = bench.command("data", "Measure the speed and peak memory of preparing a corpus");
+  data.value("--size", *size, {"SIZE"}, "size of the made-up text, at least 1MB");
+  data.json_flag(*json);
+  data.footer(R"(Examples:
+  $ thinpipe bench data
+  $ thinpipe bench data --size 100MB --json
+Prepares made-up text in a process of its own.)");
+  data.callback([size, json] {
+    const auto bytes = parse_size(*size);
+    if (!bytes) throw UserError("--size: " + bytes.error().message);
+    if (bytes.value() < 1'000'000) throw UserError(fmt::format("--size {}: needs at least 1MB", *size));
+    bench_data({this_program(), bytes.value()}, *json);
+  });
+}
+
+void add_bench(Command& program) {
+  auto& bench = program.command("bench", "Run benchmarks that compare two things side by side", kMeasure);
+  bench.require_subcommand(1);
+  bench.footer(R"(Examples:
+  $ thinpipe bench table                        # how fast is a stage?
+  $ thinpipe bench wan                          # how much speed do slow links leave?
+Each benchmark runs on this machine alone and prints ratios measured within one run.)");
+  add_bench_table_and_wan(bench);
+  add_bench_join_and_data(bench);
+}
+
+void add_completion(Command& program) {
+  auto shell = std::make_shared<std::string>();
+  auto& command =
+      program.command("completion", "Print a script that completes thinpipe commands in your shell", kProgram);
+  command.value("SHELL", *shell, one_of({"bash", "zsh"}), "bash or zsh")->required();
+  command.footer(R"(Examples:
+  $ source <(thinpipe completion bash)          # in this window; in ~/.bashrc for every window
+  $ source <(thinpipe completion zsh)           # the same for zsh, in ~/.zshrc after compinit
+  $ thinpipe completion zsh > ~/.zfunc/_thinpipe  # if ~/.zfunc is in $fpath
+The tab key then completes commands, options, files, names of runs, and config keys after --set.)");
+  command.callback([shell] { fmt::print("{}", completion_script(*shell)); });
+}
+
+}  // namespace
+
+void add_commands(Command& program) {
+  program.require_subcommand(1);
+  program.set_version_flag("--version", "thinpipe " THINPIPE_VERSION, "show the version and exit");
+  program.set_help_all_flag("--help-all", "show the help of every command and exit");
+  program.footer(R"(Examples:
+  $ thinpipe train            # a small model on the King James Bible; a few minutes on two cores
+  $ thinpipe runs             # the runs of this machine
+  $ thinpipe doctor           # can this machine take part in somebody's run?
+Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-all` or
+`man thinpipe` for everything.)");
+  add_train(program);
+  add_serve(program);
+  add_invite_and_kick(program);
+  add_join_and_doctor(program);
+  add_runs(program);
+  add_generate(program);
+  add_eval(program);
+  add_export(program);
+  add_import(program);
+  add_data(program);
+  add_tokenizer(program);
+  add_lab(program);
+  add_bench(program);
+  add_completion(program);
+  add_work(program);
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,26 @@
+// The small program's version of the commands that need libtorch: main() hands over to the full program, which has the
+// same command line. docs/design/0010-late-libtorch.md says why there are two.
+#include "bench/bench.h"
+#include "commands.h"
+#include "lab/lab.h"
+
+namespace thinpipe {
+
+void train(const TrainArguments&) { throw NeedsTorch(); }
+void serve(const ServeArguments&) { throw NeedsTorch(); }
+void work(const WorkArguments&) { throw NeedsTorch(); }
+void join(const JoinArguments&) { throw NeedsTorch(); }
+void doctor(const std::string&, const std::string&) { throw NeedsTorch(); }
+void eval(const EvalArguments&) { throw NeedsTorch(); }
+void generate(const GenerateArguments&) { throw NeedsTorch(); }
+void export_model(const ExportArguments&) { throw NeedsTorch(); }
+void import_model(const ImportArguments&) { throw NeedsTorch(); }
+void lab_exactness(bool) { throw NeedsTorch(); }
+void lab_optimizer(bool) { throw NeedsTorch(); }
+void lab_default(double, bool) { throw NeedsTorch(); }
+void bench_table(const BenchTableOptions&, bool) { throw NeedsTorch(); }
+void bench_wan(const BenchWanOptions&, bool) { throw NeedsTorch(); }
+void bench_join(const std::string&, bool) { throw NeedsTorch(); }
+void bench_data(const BenchDataOptions&, bool) { throw NeedsTorch(); }
+
+}  // namespace thinpipe

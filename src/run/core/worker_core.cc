@@ -1,0 +1,274 @@
+#include "run/core/worker_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/result.h"
+#include "run/core/protocol.h"
+
+namespace thinpipe {
+namespace {
+
+// A coordinator of ours has at most a handful of messages under way to one worker.
+constexpr size_t kMostQueued = 64;
+
+Status check_form(const control::Form& form, const WorkerFacts& facts) {
+  const int64_t stage = form.seat().stage();
+  if (stage < 0 || stage >= facts.stages || form.seat().replica() != 0) {
+    return Error{fmt::format("there is no seat {} of stage {}; the run has {} stages with one seat each",
+                             form.seat().replica(), stage, facts.stages)};
+  }
+  if (form.step() < 0) return Error{fmt::format("there is no step {} to begin from", form.step())};
+  const std::vector<int64_t> cuts(form.cuts().begin(), form.cuts().end());
+  const bool positive = std::all_of(cuts.begin(), cuts.end(), [](int64_t blocks) { return blocks >= 1; });
+  if (static_cast<int64_t>(cuts.size()) != facts.stages || !positive ||
+      std::accumulate(cuts.begin(), cuts.end(), int64_t{0}) != facts.blocks) {
+    return Error{fmt::format("the cuts [{}] do not divide {} blocks among {} stages", fmt::join(cuts, ", "),
+                             facts.blocks, facts.stages)};
+  }
+  return {};
+}
+
+// Depths of 1f1b: one per stage, never deeper than the stage before.
+bool is_warmup(const std::vector<int64_t>& warmup, int64_t stages) {
+  return static_cast<int64_t>(warmup.size()) == stages &&
+         std::all_of(warmup.begin(), warmup.end(), [](int64_t depth) { return depth >= 0; }) &&
+         std::is_sorted(warmup.rbegin(), warmup.rend());
+}
+
+}  // namespace
+
+WorkerCore::WorkerCore(WorkerFacts facts, TimePoint now) : facts_(std::move(facts)), last_contact_(now) {}
+
+// ---- the line to the coordinator ----
+
+control::FromWorker WorkerCore::connected() {
+  useful_ = false;
+  control::FromWorker message;
+  auto& hello = *message.mutable_hello();
+  hello.set_protocol(kControlProtocol);
+  hello.set_peer(facts_.peer);
+  hello.set_incarnation(facts_.incarnation);
+  for (const auto& address : facts_.addresses) hello.add_data_addresses(address);
+  *hello.mutable_machine() = facts_.machine;
+  hello.set_leaving(leaving_);
+  if (holding_) *hello.mutable_holding() = *holding_;
+  return message;
+}
+
+WorkerEffects WorkerCore::disconnected(TimePoint now) {
+  WorkerEffects out;
+  if (ended_) return out;
+  if (useful_) last_contact_ = now;
+  useful_ = false;
+  if (now - last_contact_ > kPatience) {
+    end({.why = fmt::format("the coordinator at {} could not be reached for {:.0f} s", facts_.coordinator,
+                            seconds(now - last_contact_)),
+         .failed = true},
+        out);
+  }
+  return out;
+}
+
+WorkerEffects WorkerCore::tick() {
+  WorkerEffects out;
+  if (ended_) return out;
+  control::FromWorker message;
+  message.mutable_heartbeat();
+  out.push_back(Say{std::move(message)});
+  return out;
+}
+
+WorkerEffects WorkerCore::leave() {
+  WorkerEffects out;
+  leaving_ = true;
+  control::FromWorker message;
+  message.mutable_leave();
+  out.push_back(Say{std::move(message)});
+  return out;
+}
+
+WorkerEffects WorkerCore::message(const control::ToWorker& message) {
+  WorkerEffects out;
+  if (ended_) return out;
+  useful_ = true;
+  if (message.has_probe()) {
+    out.push_back(AnswerProbe{message.probe()});
+  } else if (message.has_revoked()) {
+    out.push_back(CutOff{message.revoked().peer(), message.revoked().reason()});
+  } else if (message.has_refuse()) {
+    end({.why = fmt::format("the coordinator refused: {}", message.refuse().reason()), .failed = true}, out);
+  } else if (message.has_stop()) {
+    end({.why = fmt::format("stop: {}", message.stop().reason())}, out);
+  } else if (message.has_form()) {
+    take_form(message.form(), out);
+  } else if (queue_.size() >= kMostQueued) {
+    end({.why = "the coordinator sends messages without waiting for answers; it is broken", .failed = true}, out);
+  } else {
+    queue_.push_back(message);
+  }
+  advance(out);
+  return out;
+}
+
+// A newer epoch makes all older work worthless. Only a commit that is still to be applied keeps its place.
+void WorkerCore::take_form(const control::Form& form, WorkerEffects& out) {
+  if (form.epoch() <= latest_epoch_) return;
+  if (form.config_sha256() != facts_.config_sha256) {
+    return end({.why = "the run continues with another config: asking for it", .outdated = true}, out);
+  }
+  latest_epoch_ = form.epoch();
+  out.push_back(Interrupt{latest_epoch_, fmt::format("epoch {} has begun", latest_epoch_)});
+  std::erase_if(queue_, [](const control::ToWorker& one) { return !one.has_commit(); });
+  control::ToWorker message;
+  *message.mutable_form() = form;
+  queue_.push_back(std::move(message));
+}
+
+// ---- work ----
+
+void WorkerCore::advance(WorkerEffects& out) {
+  while (!ended_ && !doing_ && !queue_.empty()) {
+    const auto message = std::move(queue_.front());
+    queue_.pop_front();
+    doing_ = obey(message, out);
+    if (doing_) out.push_back(*doing_);
+  }
+}
+
+std::optional<Work> WorkerCore::obey(const control::ToWorker& message, WorkerEffects& out) {
+  if (message.has_form()) return obey_form(message.form(), out);
+  if (message.has_run_step()) return obey_run_step(message.run_step(), out);
+  if (message.has_commit()) {
+    const auto& commit = message.commit();
+    const bool in_doubt =
+        holding_ && holding_->ready_step() == commit.step() && holding_->ready_epoch() == commit.epoch();
+    if (in_doubt) return ApplyCommit{commit};
+  }
+  if (message.has_evaluate() && message.evaluate().epoch() == latest_epoch_) {
+    if (holds_step(message.evaluate().step())) return ComputeLoss{message.evaluate()};
+    complain("was asked to evaluate a step that it does not hold", false, out);
+  }
+  // The coordinator asks again in the next epoch if this one is not here.
+  if (message.has_save() && holds_step(message.save().step())) return SaveState{message.save()};
+  return std::nullopt;
+}
+
+std::optional<Work> WorkerCore::obey_form(const control::Form& form, WorkerEffects& out) {
+  epoch_ = form.epoch();
+  if (form.restore()) holding_.reset();
+  auto status = check_form(form, facts_);
+  if (status && !form.restore() && !holds_state_of(form)) {
+    status = Error{fmt::format("was told to keep the state of step {}, and does not hold it", form.step())};
+  }
+  if (status) return TakeSeat{form};
+  complain(status.error().message, false, out);
+  return std::nullopt;
+}
+
+bool WorkerCore::holds_state_of(const control::Form& form) const {
+  return holds_step(form.step()) && holding_->generation() == form.generation() &&
+         holding_->seat().stage() == form.seat().stage() && holding_->seat().replica() == form.seat().replica();
+}
+
+std::optional<Work> WorkerCore::obey_run_step(const control::RunStep& step, WorkerEffects& out) {
+  if (step.epoch() != latest_epoch_) return std::nullopt;
+  if (!holds_step(step.step())) {
+    complain("was asked to run a step out of turn", false, out);
+    return std::nullopt;
+  }
+  if (holding_->ready_step() == step.step() && holding_->ready_epoch() == step.epoch())
+    return std::nullopt;  // repeated
+  const std::vector<int64_t> warmup(step.warmup().begin(), step.warmup().end());
+  if (!warmup.empty() && !is_warmup(warmup, facts_.stages)) {
+    complain(fmt::format("the warm-up [{}] is impossible", fmt::join(warmup, ", ")), false, out);
+    return std::nullopt;
+  }
+  return ComputeStep{step};
+}
+
+WorkerEffects WorkerCore::done(WorkDone result) {
+  WorkerEffects out;
+  if (ended_) return out;
+  std::visit([&](const auto& one) { finish(one, out); }, result);
+  doing_.reset();
+  advance(out);
+  return out;
+}
+
+void WorkerCore::finish(const control::Formed& formed, WorkerEffects& out) {
+  if (latest_epoch_ != epoch_) return;  // the next Form decides what this worker is to hold
+  const auto& form = std::get<TakeSeat>(*doing_).form;
+  control::Holding holding;
+  holding.set_run(facts_.run);
+  *holding.mutable_seat() = form.seat();
+  holding.set_generation(form.generation());
+  holding.set_applied(form.step());
+  holding.set_ready_step(-1);
+  holding_ = std::move(holding);
+  control::FromWorker message;
+  *message.mutable_formed() = formed;
+  message.mutable_formed()->set_epoch(epoch_);
+  out.push_back(Say{std::move(message)});
+}
+
+// From the moment this is said the step is in doubt, so it is noted first: a Hello that follows must tell.
+void WorkerCore::finish(const control::Ready& ready, WorkerEffects& out) {
+  if (latest_epoch_ != epoch_) return;
+  const auto& step = std::get<ComputeStep>(*doing_).step;
+  holding_->set_ready_step(step.step());
+  holding_->set_ready_epoch(step.epoch());
+  control::FromWorker message;
+  *message.mutable_ready() = ready;
+  message.mutable_ready()->set_epoch(step.epoch());
+  message.mutable_ready()->set_step(step.step());
+  out.push_back(Say{std::move(message)});
+}
+
+void WorkerCore::finish(const control::Evaluated& evaluated, WorkerEffects& out) {
+  if (latest_epoch_ != epoch_) return;
+  const auto& evaluate = std::get<ComputeLoss>(*doing_).evaluate;
+  control::FromWorker message;
+  *message.mutable_evaluated() = evaluated;
+  message.mutable_evaluated()->set_epoch(evaluate.epoch());
+  message.mutable_evaluated()->set_step(evaluate.step());
+  out.push_back(Say{std::move(message)});
+}
+
+void WorkerCore::finish(const WorkOk&, WorkerEffects&) {
+  if (!std::holds_alternative<ApplyCommit>(*doing_)) return;
+  holding_->set_applied(std::get<ApplyCommit>(*doing_).commit.step() + 1);
+  holding_->set_ready_step(-1);
+}
+
+// What a newer epoch has interrupted is no trouble.
+void WorkerCore::finish(const WorkFailed& failure, WorkerEffects& out) {
+  if (failure.fatal || latest_epoch_ == epoch_) complain(failure.reason, failure.fatal, out);
+}
+
+WorkerEffects WorkerCore::failed(const std::string& reason) {
+  WorkerEffects out;
+  if (!ended_) complain(reason, true, out);
+  return out;
+}
+
+void WorkerCore::complain(const std::string& reason, bool fatal, WorkerEffects& out) const {
+  control::FromWorker message;
+  message.mutable_trouble()->set_epoch(epoch_);
+  message.mutable_trouble()->set_reason(reason);
+  message.mutable_trouble()->set_fatal(fatal);
+  out.push_back(Say{std::move(message)});
+}
+
+void WorkerCore::end(End end, WorkerEffects& out) {
+  ended_ = true;
+  latest_epoch_ = UINT64_MAX;
+  queue_.clear();
+  out.push_back(Interrupt{latest_epoch_, end.why});
+  out.push_back(std::move(end));
+}
+
+}  // namespace thinpipe

@@ -1,0 +1,155 @@
+// A worker's decisions: what it does with each message of the coordinator, what it says, and what it holds. No I/O, no
+// threads, no tensors, no clock: messages and the time go in, effects come out (docs/control.md). The shell that
+// carries them out is worker/worker.cc; tests run the same core under a simulator.
+//
+// Two kinds of effects: most are carried out at once, by whichever thread brought the message. Work is for the compute
+// thread, one piece at a time; done() answers it, and the next piece comes from there.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "proto/control.pb.h"
+
+namespace thinpipe {
+
+// What does not change while a worker is connected to one run.
+struct WorkerFacts {
+  std::string run;
+  std::string coordinator;    // where it is, for messages to people
+  std::string config_sha256;  // of the config it was given (RunDescription)
+  int64_t stages = 1;
+  int64_t blocks = 1;
+  std::string peer;
+  std::string incarnation;             // this process
+  std::vector<std::string> addresses;  // where neighbours may dial
+  control::Machine machine;
+};
+
+// ---- work, for the compute thread ----
+
+// Take the seat: load the state if form.restore(), connect to the neighbours. Answered by Formed.
+struct TakeSeat {
+  control::Form form;
+};
+// Answered by Ready.
+struct ComputeStep {
+  control::RunStep step;
+};
+// Change the weights. Answered by WorkOk.
+struct ApplyCommit {
+  control::Commit commit;
+};
+// Answered by Evaluated.
+struct ComputeLoss {
+  control::Evaluate evaluate;
+};
+// Answered by WorkOk as soon as the next step may begin.
+struct SaveState {
+  control::Save save;
+};
+using Work = std::variant<TakeSeat, ComputeStep, ApplyCommit, ComputeLoss, SaveState>;
+
+struct WorkOk {};
+struct WorkFailed {
+  std::string reason;
+  bool fatal = false;  // trying again would end the same way
+};
+using WorkDone = std::variant<control::Formed, control::Ready, control::Evaluated, WorkOk, WorkFailed>;
+
+// ---- at once ----
+
+// Lost if the line is down: Hello repeats what matters.
+struct Say {
+  control::FromWorker message;
+};
+// End every wait of the compute thread on links of epochs before this one.
+struct Interrupt {
+  uint64_t epoch;
+  std::string reason;
+};
+// Close the link to this peer if there is one, and let it in no more.
+struct CutOff {
+  std::string peer, reason;
+};
+struct AnswerProbe {
+  control::Probe probe;
+};
+// The last effect there is.
+struct End {
+  std::string why;
+  bool failed = false;
+  bool outdated = false;  // the run's config has changed: ask for it, and begin again
+};
+
+using WorkerEffect = std::variant<Say, Interrupt, CutOff, AnswerProbe, Work, End>;
+using WorkerEffects = std::vector<WorkerEffect>;
+
+class WorkerCore {
+ public:
+  // Without a useful connection for longer than this, a worker gives up.
+  static constexpr Duration kPatience = std::chrono::minutes(10);
+
+  WorkerCore(WorkerFacts facts, TimePoint now);
+
+  // ---- the line to the coordinator ----
+
+  // A new connection; returns what to say first.
+  control::FromWorker connected();
+  WorkerEffects disconnected(TimePoint now);
+  WorkerEffects message(const control::ToWorker& message);
+  // Every heartbeat.
+  WorkerEffects tick();
+
+  // ---- this machine ----
+
+  // The work under way has ended.
+  WorkerEffects done(WorkDone result);
+  // The person wants to stop here. The worker stays until the coordinator says Stop.
+  WorkerEffects leave();
+  // Something beside the work failed for good, for instance writing a checkpoint.
+  WorkerEffects failed(const std::string& reason);
+
+  // The newest epoch heard of. Work of an older one is worth nothing.
+  uint64_t latest_epoch() const { return latest_epoch_; }
+  const std::optional<control::Holding>& holding() const { return holding_; }
+  bool ended() const { return ended_; }
+
+ private:
+  void take_form(const control::Form& form, WorkerEffects& out);
+  // Starts the next piece of work, if there is none under way.
+  void advance(WorkerEffects& out);
+  // Whether the message gave work to do.
+  std::optional<Work> obey(const control::ToWorker& message, WorkerEffects& out);
+  std::optional<Work> obey_form(const control::Form& form, WorkerEffects& out);
+  std::optional<Work> obey_run_step(const control::RunStep& step, WorkerEffects& out);
+
+  void finish(const control::Formed& formed, WorkerEffects& out);
+  void finish(const control::Ready& ready, WorkerEffects& out);
+  void finish(const control::Evaluated& evaluated, WorkerEffects& out);
+  void finish(const WorkOk& ok, WorkerEffects& out);
+  void finish(const WorkFailed& failure, WorkerEffects& out);
+
+  void complain(const std::string& reason, bool fatal, WorkerEffects& out) const;
+  void end(End end, WorkerEffects& out);
+  bool holds_step(int64_t step) const { return holding_ && holding_->applied() == step; }
+  bool holds_state_of(const control::Form& form) const;
+
+  const WorkerFacts facts_;
+  bool leaving_ = false;
+  bool ended_ = false;
+  bool useful_ = false;     // the present connection brought a message
+  TimePoint last_contact_;  // the end of the last useful connection
+  uint64_t latest_epoch_ = 0;
+  uint64_t epoch_ = 0;  // of the seat taken last
+  std::optional<control::Holding> holding_;
+  std::deque<control::ToWorker> queue_;  // behind the work under way
+  std::optional<Work> doing_;
+};
+
+}  // namespace thinpipe

@@ -1,0 +1,49 @@
+#include "run/run_files.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+
+namespace thinpipe {
+namespace {
+
+template <typename Content>
+Result<Content> read_json(const std::filesystem::path& path, Content (*content_of)(const nlohmann::json&)) {
+  const auto text = TRY(read_file(path));
+  try {
+    return content_of(nlohmann::json::parse(text));
+  } catch (const nlohmann::json::exception&) {  // no JSON, no object, or a value of another type
+    return Error{fmt::format("{} is not what thinpipe writes", path.string())};
+  }
+}
+
+double loss_of(const nlohmann::json& outcome, const char* key) {
+  const auto found = outcome.find(key);
+  return found != outcome.end() && found->is_number() ? found->get<double>() : std::nan("");
+}
+
+}  // namespace
+
+Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder) {
+  return read_json<CoordinatorPlace>(run_folder / "coordinator.json", [](const nlohmann::json& found) {
+    return CoordinatorPlace{found.value("address", ""), found.value("pid", int64_t{0}), found.value("run", "")};
+  });
+}
+
+Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
+  return read_json<RunOutcome>(run_folder / "outcome.json", [](const nlohmann::json& found) {
+    return RunOutcome{.failed = found.value("failed", true),
+                      .complete = found.value("complete", false),
+                      .reason = found.value("reason", ""),
+                      .step = found.value("step", int64_t{0}),
+                      .manifest_step = found.value("manifest_step", int64_t{0}),
+                      .loss = loss_of(found, "loss"),
+                      .validation_loss = loss_of(found, "validation_loss"),
+                      .step_bytes = found.value("step_bytes", uint64_t{0})};
+  });
+}
+
+}  // namespace thinpipe
