@@ -1,5 +1,5 @@
 // The coordinator as a gRPC service: checks who is calling, turns calls into events of the core and carries out the
-// core's effects, in order, under one lock. Writes durable effects to the disk before it sends anything. Serves token
+// core's effects, in order, under one lock. A durable effect is on the disk before anybody hears of it. Serves token
 // ids and files as bytes and makes no tensors.
 #pragma once
 

@@ -29,7 +29,7 @@ struct PathProbe {
   std::string from, to;
 };
 
-// Who can reach whom, as far as probes have told.
+// Who can reach whom, as far as probes have shown.
 class PathBook {
  public:
   static constexpr Duration kPatience = std::chrono::seconds(6);   // how long to wait for an answer
