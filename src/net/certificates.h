@@ -29,8 +29,8 @@ std::string peer_name(const std::string& peer);
 // The reverse; nullopt if it is not a peer's name.
 std::optional<std::string> peer_of_name(std::string_view san);
 
-// Returns `count` unpredictable bytes, for secrets and for names that must not repeat; random_hex() returns them as 2 *
-// count hex digits.
+// Returns `count` unpredictable bytes, for secrets and for names that must not repeat. random_hex() returns them as hex
+// digits, 2 * count of them.
 std::string random_bytes(size_t count);
 std::string random_hex(size_t count);
 
@@ -46,8 +46,7 @@ Result<std::vector<std::string>> certificate_names(const std::string& pem);
 Result<std::string> certificate_der(const std::string& pem, const std::string& what);
 Result<std::string> certificate_from_der(const std::string& der, const std::string& what);
 
-// The run's authority: whoever holds its key decides who is a member. Movable, not copyable. Any thread may call
-// issue().
+// The run's authority: whoever holds its key decides who is a member. Moved, not copied. Any thread may call issue().
 class CertificateAuthority {
  public:
   // Reads the key and the certificate from the folder's authority.pem; makes both if there is no such file. Returns an

@@ -33,8 +33,8 @@ size_t max_held_bytes(size_t max_payload_bytes);
 
 // Sets up gRPC for this process, once. dial_link() and LinkServer::start() call it. Other users of gRPC must call it
 // before they start.
-// - What it would print on standard error goes to log_debug(): every failure comes back to the caller as well.
-// - It stays until the process ends. Otherwise gRPC would shut down with its last user, and may then wait 10 s for a
+// - gRPC's messages for standard error go to log_debug(): every failure comes back to the caller as well.
+// - gRPC stays until the process ends. Otherwise it would shut down with its last user, and might wait 10 s for a
 //   poller.
 void prepare_grpc();
 

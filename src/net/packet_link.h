@@ -81,9 +81,9 @@ class PacketLink {
 
   // Waits for the packet with this tag and returns its payload. The tag must be of the entered epoch, not of an older
   // step, not more than a step ahead, and not received before. Returns an error
-  // - when interrupted, even if the packet is there;
-  // - when the link has failed and the packet had not arrived before: its reason;
-  // - when the packet's basis version is not this one: the packet is gone then, and the link has not failed.
+  // - if interrupted, even if the packet is there;
+  // - if the link has failed before the packet arrived: the link's reason;
+  // - if the packet has another basis version: the packet is dropped, and the link has not failed.
   Result<std::string> receive(const PacketTag& tag, int64_t basis_version);
 
   // Fails the link with this reason, for both ends. Does not wait.
