@@ -98,7 +98,7 @@ class Given {
   std::map<std::string, const at::Tensor*> by_name_;
 };
 
-// Builds the run in `work`, which nobody looks into yet.
+// Builds the run in `work`, a folder that nobody else uses yet.
 class FirstCheckpoint {
  public:
   FirstCheckpoint(fs::path work, const RunConfig& config, const PreparedCorpus& corpus, const FirstWeights& weights)

@@ -18,7 +18,7 @@ struct CoordinatorPlace {
 };
 Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder);
 
-// How a run ended, for whoever started it: outcome.json.
+// How a run ended, for the process that started it: outcome.json.
 struct RunOutcome {
   bool failed = false;
   bool complete = false;  // all steps done, model.safetensors written

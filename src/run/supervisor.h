@@ -20,7 +20,7 @@ struct LocalRun {
   std::filesystem::path folder;   // of the run, with its config.toml
   RunConfig config;
   bool live = false;        // standard output is a terminal
-  std::FILE* out = stdout;  // where the person looks
+  std::FILE* out = stdout;  // where to print for the person
 };
 
 // Returns when the run has ended; the outcome is not complete if the person interrupted it. Throws UserError with the

@@ -65,7 +65,7 @@ struct Wishes {
   bool stop = false;
   bool pause = false;
   bool leave = false;                  // the holder of a seat wants to leave
-  std::optional<std::string> regroup;  // a new epoch would help, and why
+  std::optional<std::string> regroup;  // why a new epoch would help
 };
 NextMove decide_next(const Steps& steps, const Saving& saving, const Wishes& wishes, const RunRules& rules);
 

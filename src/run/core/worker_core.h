@@ -58,7 +58,7 @@ using Work = std::variant<TakeSeat, ComputeStep, ApplyCommit, ComputeLoss, SaveS
 struct WorkOk {};
 struct WorkFailed {
   std::string reason;
-  bool fatal = false;  // trying again would end the same way
+  bool fatal = false;  // a retry would fail the same way
 };
 using WorkDone = std::variant<control::Formed, control::Ready, control::Evaluated, WorkOk, WorkFailed>;
 
@@ -84,7 +84,7 @@ struct AnswerProbe {
 struct End {
   std::string why;
   bool failed = false;
-  bool outdated = false;  // the run's config has changed: ask for it, and begin again
+  bool outdated = false;  // the run's config has changed: fetch it and start again
 };
 
 using WorkerEffect = std::variant<Say, Interrupt, CutOff, AnswerProbe, Work, End>;

@@ -26,7 +26,7 @@ struct StateSource {
   std::string run;
   std::filesystem::path folder;
   CheckpointMode mode = CheckpointMode::kAuto;
-  // Called from the writing thread when the state cannot be written to this disk: trying again would not help.
+  // Called from the writing thread when the state cannot be written to this disk: a retry would not help.
   std::function<void(const std::string&)> on_failure;
   // Called during a download, on the caller's thread: bytes received, bytes in all.
   std::function<void(uint64_t, uint64_t)> on_download;
