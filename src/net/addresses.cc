@@ -31,7 +31,7 @@ bool is_ipv4(const std::string& host) {
   return ::inet_pton(AF_INET, host.c_str(), &address) == 1;
 }
 
-// With or without a zone.
+// Accepts a zone.
 std::optional<in6_addr> ipv6_address(std::string_view host) {
   in6_addr address{};
   const auto zone = host.find('%');
@@ -51,7 +51,7 @@ bool is_host_name(std::string_view host) {
   }
 }
 
-// gRPC writes the brackets and the zone's sign of an IPv6 address percent-encoded.
+// gRPC percent-encodes the brackets and the zone's sign of an IPv6 address.
 std::string decoded(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -40,7 +40,7 @@ using NumberHandle = std::unique_ptr<BIGNUM, OpenSslFree<BN_free>>;
 
 constexpr std::string_view kPeerSuffix = ".peer.thinpipe";
 constexpr size_t kMaxPeerIdBytes = 40;
-// A longer text is refused before it is parsed.
+// Longer texts are refused before parsing.
 constexpr size_t kMaxPemBytes = size_t{16} << 10;
 constexpr std::string_view kSubjectStart = "thinpipe run ";
 constexpr size_t kMaxCommonName = 64;  // the limit of X.509

@@ -26,7 +26,7 @@ inline constexpr char kOperatorName[] = "operator.thinpipe";
 bool is_peer_id(std::string_view id);
 // "<peer>.peer.thinpipe"; peer must pass is_peer_id().
 std::string peer_name(const std::string& peer);
-// The reverse; nullopt if it is not a peer's name.
+// The reverse of peer_name(); nullopt if it is not a peer's name.
 std::optional<std::string> peer_of_name(std::string_view san);
 
 // Returns `count` unpredictable bytes, for secrets and for names that must not repeat. random_hex() returns them as hex

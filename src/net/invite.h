@@ -31,7 +31,7 @@ struct Invite {
 // decides whether an invite is genuine. Throws UserError for an invite that parse_invite() would refuse.
 std::string to_text(const Invite& invite);
 // Ignores white space anywhere: mail programs break lines. Returns different errors for a text that is not an invite,
-// one that is cut off or mistyped, and one of another version. Nothing is decoded before the checksum is right.
+// one that is cut off or mistyped, and one of another version. Checks the checksum before it decodes anything.
 Result<Invite> parse_invite(std::string_view text);
 
 // 24 random bytes.
@@ -42,7 +42,7 @@ using WallTime = std::chrono::system_clock::time_point;
 // "2026-11-16 04:30:00 UTC"
 std::string utc_text(WallTime time);
 
-// What the coordinator keeps of an invite: only a hash of the token.
+// The coordinator's record of an invite. Holds only a hash of the token.
 struct InviteRecord {
   std::string id;
   std::string token_sha256;  // sha256_hex(token)
@@ -60,7 +60,7 @@ struct JoinLimits {
   double per_minute = 60;
   int64_t address_burst = 6;  // per caller_network()
   double address_per_minute = 6;
-  size_t max_addresses = 4096;  // remembered; when more are busy at once, the least busy is forgotten
+  size_t max_addresses = 4096;  // networks remembered; forgets the least busy one if there are more
 };
 
 // Limits how often strangers may try to join. Knows only the time that admit() is given. One thread at a time.

@@ -157,7 +157,7 @@ void LinkService::serve(Call& call) {
 
 void LinkService::drop(Call& call, std::string reason) {
   call.dropped = std::move(reason);
-  if (!call.hello) call.context.TryCancel();  // it may be waiting for one
+  if (!call.hello) call.context.TryCancel();  // it may be waiting for its hello
   std::erase(calls_, &call);
   changed_.notify_all();
 }

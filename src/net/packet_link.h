@@ -47,8 +47,8 @@ struct PacketMeter {
 //   anything packet_tag() refuses                  the link fails
 //
 // A step's packets are few, and the schedule bounds them; an evaluation may have any number. When kEvaluationAhead of
-// those are held, the receiver takes nothing more until one is received or old. The other end's send() then waits, so a
-// fast stage does not fill a slow one's memory with a whole evaluation.
+// those are held, the receiver takes nothing more until one is received or old. The other end's send() eventually
+// waits, so a fast stage does not fill a slow one's memory with a whole evaluation.
 //
 // The link holds at most 2 (2 M + 1) + kEvaluationAhead packets per epoch, which is all that two steps have; M is the
 // rules' microbatches. One more fails the link.

@@ -19,7 +19,7 @@ namespace thinpipe {
 struct PathFacts {
   double round_trip_s = 0;     // the smallest of a few
   double up_bits_per_s = 0;    // towards the address
-  double down_bits_per_s = 0;  // of payload, framing not counted
+  double down_bits_per_s = 0;  // from it; both count payload only, not framing
 };
 
 // Connects, measures, hangs up. Transfers at most about 64 KiB each way, in transfers that double, and begins no new

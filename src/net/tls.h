@@ -33,7 +33,7 @@ void expect_name(grpc::ChannelArguments& arguments, const std::string& san);
 // The transport's knowledge of a caller.
 struct Caller {
   std::string address;             // as gRPC writes it: "ipv4:192.0.2.7:40000"
-  std::vector<std::string> names;  // the DNS names that its certificate proves; none without one
+  std::vector<std::string> names;  // the DNS names that its certificate proves; empty without one
   bool authenticated = false;      // has shown a certificate of the run's authority
 };
 

@@ -62,7 +62,7 @@ class Tunnel {
   // Starts the threads, once, after join().
   void start(LocalSocket socket, bool connected);
   void give_up();
-  // Both threads end soon.
+  // Makes both threads end soon.
   void end(const std::string& reason);
   bool accept();
   void move_out();
