@@ -1,6 +1,5 @@
-// One end of a connection between two neighbouring stages, as the transport sees it: it carries frames both ways until
-// it ends. PacketLink (packet_link.h) gives it meaning, queues and threads. Every transport passes
-// tests/net/link_conformance.h.
+// One end of a connection between two neighbouring stages, as the transport sees it. Carries frames both ways.
+// PacketLink (packet_link.h) gives it meaning, queues and threads. Every transport passes tests/net/link_conformance.h.
 #pragma once
 
 #include <string>
