@@ -23,7 +23,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr size_t kMaxAddressBytes = 255;  // no name in the DNS is longer
+constexpr size_t kMaxAddressBytes = 255;  // DNS names are not longer
 constexpr size_t kMaxShownBytes = 64;
 
 bool is_ipv4(const std::string& host) {
@@ -31,7 +31,7 @@ bool is_ipv4(const std::string& host) {
   return ::inet_pton(AF_INET, host.c_str(), &address) == 1;
 }
 
-// With or without a zone.
+// Accepts a zone.
 std::optional<in6_addr> ipv6_address(std::string_view host) {
   in6_addr address{};
   const auto zone = host.find('%');
@@ -51,7 +51,7 @@ bool is_host_name(std::string_view host) {
   }
 }
 
-// gRPC writes the brackets and the zone's sign of an IPv6 address percent-encoded.
+// gRPC percent-encodes the brackets and the zone's sign of an IPv6 address.
 std::string decoded(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -66,7 +66,7 @@ std::string decoded(std::string_view text) {
   return plain;
 }
 
-// Link-local addresses mean something only together with an interface of the one who dials.
+// A link-local address means something only together with an interface of the dialling machine.
 bool is_link_local(const in6_addr& address) { return IN6_IS_ADDR_LINKLOCAL(&address) != 0; }
 
 struct LocalAddress {
@@ -110,7 +110,7 @@ std::optional<int> port_of(int descriptor, AddressGetter get) {
   return std::nullopt;
 }
 
-// An older kernel fills in less of the structure than this header declares.
+// Older kernels fill in less of the structure than this header declares.
 bool counts_bytes(socklen_t filled) { return filled >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t); }
 
 }  // namespace

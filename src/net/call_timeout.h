@@ -1,4 +1,4 @@
-// A bound on one part of a call's life: a deadline of gRPC's would end the whole stream. Inside net/ only.
+// A timeout for one part of a call. A gRPC deadline would end the whole stream. Used inside net/ only.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -13,7 +13,7 @@
 
 namespace thinpipe {
 
-// Calls cancel once, on a thread of gRPC's, unless expired() is asked in time.
+// Calls cancel once, on a gRPC thread, unless expired() is called before the timeout.
 class CallTimeout {
  public:
   CallTimeout(std::function<void()> cancel, Duration timeout) : watch_(std::make_shared<Watch>()) {
@@ -29,7 +29,7 @@ class CallTimeout {
   CallTimeout(const CallTimeout&) = delete;
   CallTimeout& operator=(const CallTimeout&) = delete;
 
-  // Ends the watch: cancel is not called after this. Whether it was.
+  // Ends the watch: cancel is not called after this. Returns whether it was.
   bool expired() {
     const std::lock_guard lock(watch_->mutex);
     watch_->cancel = nullptr;
@@ -42,7 +42,7 @@ class CallTimeout {
     std::function<void()> cancel;
     bool expired = false;
   };
-  std::shared_ptr<Watch> watch_;  // shared with the alarm, which may ring when all else has gone
+  std::shared_ptr<Watch> watch_;  // shared with the alarm, which may ring after the rest is destroyed
   grpc::Alarm alarm_;
 };
 

@@ -40,16 +40,16 @@ using NumberHandle = std::unique_ptr<BIGNUM, OpenSslFree<BN_free>>;
 
 constexpr std::string_view kPeerSuffix = ".peer.thinpipe";
 constexpr size_t kMaxPeerIdBytes = 40;
-// A longer text is refused before it is parsed.
+// Longer texts are refused before parsing.
 constexpr size_t kMaxPemBytes = size_t{16} << 10;
 constexpr std::string_view kSubjectStart = "thinpipe run ";
-constexpr size_t kMaxCommonName = 64;  // of X.509
+constexpr size_t kMaxCommonName = 64;  // the limit of X.509
 // Every certificate is valid from the first moment that a clock can show (one without a battery starts there) until the
-// date that RFC 5280, 4.1.2.5, sets aside for "no expiration": a wrong clock, on either side, keeps nobody out.
+// date that RFC 5280, 4.1.2.5, reserves for "no expiration". So a wrong clock, on either side, locks nobody out.
 constexpr char kNotBefore[] = "19700101000000Z";
 constexpr char kNotAfter[] = "99991231235959Z";
 
-// Takes the first error in OpenSSL's queue, as the end of a message.
+// Takes the first error from OpenSSL's queue, as the end of a message.
 std::string openssl_reason() {
   const auto code = ERR_get_error();
   ERR_clear_error();
@@ -60,7 +60,7 @@ std::string openssl_reason() {
 // Without this OpenSSL asks for the password on the terminal.
 int no_password(char*, int, int, void*) { return -1; }
 
-// `what` opens the error: a file's name, or "the request". Refuses a text that needs a password.
+// `what` begins the error message: a file's name, or "the request". Refuses a text that needs a password.
 template <class Handle, class Read>
 Result<Handle> read_pem(std::string_view pem, const std::string& what, const char* kind, Read read) {
   if (pem.size() > kMaxPemBytes) {
@@ -104,7 +104,7 @@ std::string certificate_text(const X509& certificate) {
   return pem_of([&](BIO* out) { return PEM_write_bio_X509(out, &certificate); });
 }
 
-// P-256 by name: a key that spells out its curve's parameters may have any curve.
+// Accepts P-256 by name only: a key with explicit curve parameters may have any curve.
 bool is_p256(const EVP_PKEY& key) {
   std::array<char, 64> group{};
   if (EVP_PKEY_is_a(&key, "EC") != 1 || EVP_PKEY_get_group_name(&key, group.data(), group.size(), nullptr) != 1) {
@@ -225,7 +225,7 @@ bool set_subject(X509& certificate, const std::string& common_name) {
                                     static_cast<int>(common_name.size()), -1, 0) == 1;
 }
 
-// value: in the language of OpenSSL's config files, so never a text from outside.
+// value: in the syntax of OpenSSL's config files, so it must never come from outside.
 bool add_extension(X509& certificate, X509& issuer, int nid, const char* value) {
   X509V3_CTX context{};
   X509V3_set_ctx(&context, &issuer, &certificate, nullptr, nullptr, 0);
@@ -270,7 +270,7 @@ std::string common_name(const X509& certificate) {
   return found;
 }
 
-// The certificate in the file is one that sign_own() makes for this run and key.
+// Checks that sign_own() made the certificate in the file for this run and key.
 Status check_authority(X509& certificate, EVP_PKEY& key, const std::string& file, const std::string& run) {
   if (X509_check_private_key(&certificate, &key) != 1 || X509_verify(&certificate, &key) != 1) {
     ERR_clear_error();
@@ -297,7 +297,7 @@ Result<CertificateAuthority> CertificateAuthority::open_or_create(const std::fil
     return Error{
         fmt::format("a run's name has 1 to {} bytes, not {}", kMaxCommonName - kSubjectStart.size(), run.size())};
   }
-  // One file, so that a process that is killed here leaves a whole authority or none.
+  // One file, so that a process killed here leaves a whole authority or none.
   const auto path = folder / "authority.pem";
   const auto file = path.string();
   KeyHandle key;
@@ -342,7 +342,7 @@ Result<std::string> CertificateAuthority::issue(const std::string& request_pem, 
   return certificate_text(*made);
 }
 
-// ---- identities: on the disk, and whether one holds together ----
+// ---- identities: on the disk, and whether their parts match ----
 
 Status check_identity(const Identity& identity) {
   const auto authority = TRY(parse_certificate(identity.ca_pem, "the authority's certificate"));

@@ -26,14 +26,14 @@
 namespace thinpipe {
 namespace {
 
-// Between the end of what the other side sends and the end of its call.
+// How long the other side may take to end its call after its last frame.
 constexpr auto kCallEndTime = std::chrono::milliseconds(500);
 
 grpc::ChannelArguments link_arguments(size_t max_payload_bytes, const std::string& expected_name) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(max_frame_bytes(max_payload_bytes));
   arguments.SetResourceQuota(grpc::ResourceQuota("link").Resize(max_held_bytes(max_payload_bytes)));
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // never a connection that an earlier link left half dead
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // never reuse a half-dead connection
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // a stream cannot be repeated
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -44,7 +44,7 @@ grpc::ChannelArguments link_arguments(size_t max_payload_bytes, const std::strin
   return arguments;
 }
 
-// The members are destroyed from the last to the first, as gRPC needs it.
+// The order of the members matters: gRPC needs them destroyed from the last to the first.
 class DialledLink final : public Link {
  public:
   DialledLink(std::string address, const std::shared_ptr<grpc::Channel>& channel)
@@ -56,7 +56,7 @@ class DialledLink final : public Link {
     (void)stream_->Finish();
   }
 
-  // Waits for the answer. Not accepted: the server's reason, or gRPC's.
+  // Waits for the answer. If not accepted, returns the server's or gRPC's reason.
   Status open(const wire::Hello& hello, Duration timeout) {
     CallTimeout watch([this] { context_.TryCancel(); }, timeout);
     stream_ = stub_->Exchange(&context_);
@@ -81,7 +81,7 @@ class DialledLink final : public Link {
 
   bool read(wire::Frame& frame) override {
     if (stream_->Read(&frame)) return true;
-    // The call has ended, or what came is not a frame: then the other side may neither end the call nor read on.
+    // The call has ended, or the message was not a frame. Then the other side may neither end the call nor read on.
     call_end_.emplace([this] { context_.TryCancel(); }, kCallEndTime);
     return false;
   }
@@ -119,12 +119,12 @@ wire::Hello link_hello(const std::string& run, const std::string& from_peer, int
 }
 
 int max_frame_bytes(size_t max_payload_bytes) {
-  constexpr size_t kLeast = 4096;  // hellos and last words
+  constexpr size_t kLeast = 4096;  // enough for hellos and last words
   constexpr size_t kMost = std::numeric_limits<int>::max() - kFrameOverheadBytes;
   return static_cast<int>(std::clamp(max_payload_bytes, kLeast, kMost) + kFrameOverheadBytes);
 }
 
-// Several frames under way, and what flow control lets an honest peer send ahead on a long fast line.
+// Room for several frames, and for what flow control lets an honest peer send ahead on a long fast line.
 size_t max_held_bytes(size_t max_payload_bytes) {
   return (size_t{32} << 20) + 8 * static_cast<size_t>(max_frame_bytes(max_payload_bytes));
 }

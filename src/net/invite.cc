@@ -96,11 +96,11 @@ Result<Invite> parse_invite(std::string_view text) {
       message.run(), {message.addresses().begin(), message.addresses().end()}, std::move(ca_pem), message.token()};
 }
 
-// ---- what the inviting side keeps, and how often strangers may try ----
+// ---- the inviting side's record and rate limit ----
 
 namespace {
 
-// Tokens after refilling until now. A clock that was set back refills nothing.
+// Refills the bucket up to now. A clock that was set back refills nothing.
 template <class Bucket>
 void refill(Bucket& bucket, int64_t burst, double per_minute, WallTime now) {
   const std::chrono::duration<double> passed = now - bucket.at;
@@ -164,7 +164,7 @@ Status JoinLimiter::admit(const std::string& address, WallTime now) {
   return {};
 }
 
-// A full bucket is as good as none. If all are in use the fullest goes: it has the least left to forget.
+// Drops full buckets: they limit nothing. If none is full, drops the fullest: it loses the least.
 void JoinLimiter::make_room(WallTime now) {
   for (auto& [network, bucket] : networks_) refill(bucket, limits_.address_burst, limits_.address_per_minute, now);
   std::erase_if(networks_,

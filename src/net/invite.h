@@ -1,6 +1,6 @@
-// An invite: one line of text that a person can paste. It holds all that a newcomer needs to find a run, to know that
-// it is the right one, and to be let in. Also here: the record that the inviting side keeps, and how often strangers
-// may try. Values only: nothing here waits or dials.
+// An invite: one line of text that a person can paste. It holds everything that a newcomer needs to find a run, to
+// verify it, and to join it. Also here: the record that the inviting side keeps, and the rate limit for join attempts.
+// Values only: nothing here waits or dials.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ inline constexpr size_t kMaxInviteAddresses = 8;
 
 struct Invite {
   std::string run;                     // 1 to 64 bytes
-  std::vector<std::string> addresses;  // 1 to kMaxInviteAddresses of the coordinator, the best first; check_address()
+  std::vector<std::string> addresses;  // the coordinator's, 1 to kMaxInviteAddresses, best first; check_address()
   std::string ca_pem;                  // one certificate
   std::string token;                   // 16 to 64 bytes, secret
 
@@ -27,50 +27,49 @@ struct Invite {
 };
 
 // "thinpipe-v1-", a wire.Invite (proto/invite.proto) as URL-safe base64, and a checksum of 6 bytes: the first 12 hex
-// digits of the SHA-256 of all text before them. The checksum is there to tell a text that was cut off or mistyped from
-// one that is wrong; whether an invite is genuine is decided by its token. Throws UserError for an invite that
-// parse_invite() would refuse.
+// digits of the SHA-256 of all text before them. The checksum only detects text that was cut off or mistyped; the token
+// decides whether an invite is genuine. Throws UserError for an invite that parse_invite() would refuse.
 std::string to_text(const Invite& invite);
 // Ignores white space anywhere: mail programs break lines. Returns different errors for a text that is not an invite,
-// one that is cut off or mistyped, and one of another version. Nothing is decoded before the checksum is right.
+// one that is cut off or mistyped, and one of another version. Checks the checksum before it decodes anything.
 Result<Invite> parse_invite(std::string_view text);
 
 // 24 random bytes.
 std::string new_token();
 
-// When an invite expires; now comes in as an argument, so that tests choose it.
+// When an invite expires. Functions take `now` as an argument, so that tests can choose it.
 using WallTime = std::chrono::system_clock::time_point;
 // "2026-11-16 04:30:00 UTC"
 std::string utc_text(WallTime time);
 
-// What the coordinator keeps of an invite: only a hash of the token.
+// The coordinator's record of an invite. Holds only a hash of the token.
 struct InviteRecord {
   std::string id;
   std::string token_sha256;  // sha256_hex(token)
-  WallTime expires;          // by the coordinator's clock; no other clock is ever asked
+  WallTime expires;          // by the coordinator's clock; no other clock is used
   int64_t uses_left = 1;
   bool revoked = false;
   std::string note;
 };
 
-// An error says why not, for the one who tries to join.
+// The error tells the person who tries to join why the invite cannot be used.
 Status may_use(const InviteRecord& record, WallTime now);
 
 struct JoinLimits {
-  int64_t burst = 60;  // at once, of all callers together
+  int64_t burst = 60;  // at once, all callers together
   double per_minute = 60;
-  int64_t address_burst = 6;  // of one caller_network()
+  int64_t address_burst = 6;  // per caller_network()
   double address_per_minute = 6;
-  size_t max_addresses = 4096;  // remembered; when more are busy at once, the least busy is forgotten
+  size_t max_addresses = 4096;  // networks remembered; forgets the least busy one if there are more
 };
 
-// How often strangers may try to join. Time is what admit() is told; one thread at a time.
+// Limits how often strangers may try to join. Knows only the time that admit() is given. One thread at a time.
 class JoinLimiter {
  public:
   explicit JoinLimiter(const JoinLimits& limits);
 
-  // address: as gRPC writes it. Counts only the calls that it lets through: those who are refused take nothing from the
-  // others. An error says how long to wait.
+  // address: as gRPC writes it. Counts only the calls that it admits: refused calls do not use up the limit of others.
+  // The error says how long to wait.
   Status admit(const std::string& address, WallTime now);
   size_t remembered() const { return networks_.size(); }
 

@@ -21,17 +21,17 @@ namespace thinpipe {
 namespace {
 
 constexpr auto kShutdownTime = std::chrono::milliseconds(500);
-constexpr int kMaxStreamsPerConnection = 16;  // an honest peer has one, and one echo
+constexpr int kMaxStreamsPerConnection = 16;  // an honest peer has one, plus one echo
 
 }  // namespace
 
-// A stream; lives in Exchange(), guarded by the mutex.
+// A stream. Lives in Exchange(); the mutex guards it.
 struct LinkService::Call {
   grpc::ServerContext& context;
   Stream& stream;
-  std::string peer;                       // as the connection proves, after the hello as that says
-  std::optional<wire::Hello> hello = {};  // there when it has its place
-  bool answered = false;                  // and may be taken: from then on the link alone uses the stream
+  std::string peer;                       // first from the connection, then from the hello
+  std::optional<wire::Hello> hello = {};  // set once it has its place
+  bool answered = false;                  // may be taken; from then on only the link uses the stream
   bool taken = false;
   std::optional<std::string> dropped = {};  // the reason
   bool refused = false;                     // dropped because it was not the one to take
@@ -49,12 +49,12 @@ class LinkService::AcceptedLink final : public Link {
   }
 
   bool write(wire::Frame frame) override { return stream_.Write(frame); }
-  void end_writing() override {}  // the return of Exchange() says it
+  void end_writing() override {}  // the return of Exchange() does this
 
   bool read(wire::Frame& frame) override {
     if (stream_.Read(&frame)) return true;
-    // A dialler that will say nothing more has closed the link, is gone, or has sent what is not a frame. It may still
-    // be there and not read: a write() must not wait for it.
+    // The dialler has closed the link, is gone, or has sent something that is not a frame. It may still be there
+    // without reading: a write() must not wait for it.
     cancel();
     return false;
   }
@@ -67,7 +67,7 @@ class LinkService::AcceptedLink final : public Link {
   std::string finish() override {
     const std::lock_guard lock(mutex_);
     if (!std::exchange(finished_, true)) ended_.set_value();
-    // gRPC tells a client how its call ended, and a server nothing.
+    // gRPC tells only clients how a call ended, not servers.
     return fmt::format("connection to {} lost: the stream broke off, or held what is not a frame or above the limit",
                        peer_);
   }
@@ -76,7 +76,7 @@ class LinkService::AcceptedLink final : public Link {
   grpc::ServerContext& context_;
   Stream& stream_;
   const std::string peer_;
-  std::mutex mutex_;  // of the rest: the context is gone when it is finished
+  std::mutex mutex_;  // guards the rest; the context is gone once finished
   std::promise<void> ended_;
   bool finished_ = false;
 };
@@ -122,7 +122,7 @@ grpc::Status LinkService::open(Call& call, const Caller& caller) {
   return grpc::Status::OK;
 }
 
-// From here on the call has its place, so that streams replace each other in the order in which they are let in.
+// Gives the call its place, so that streams replace each other in the order of their admission.
 Status LinkService::take_place(Call& call, const wire::Hello& hello) {
   const std::lock_guard lock(mutex_);
   if (call.dropped) return Error{*call.dropped};
@@ -142,7 +142,7 @@ Status LinkService::take_place(Call& call, const wire::Hello& hello) {
   return {};
 }
 
-// Until the stream is dropped, or taken and over.
+// Returns when the stream is dropped, or taken and over.
 void LinkService::serve(Call& call) {
   auto ended = call.ended.get_future();
   std::unique_lock lock(mutex_);
@@ -157,7 +157,7 @@ void LinkService::serve(Call& call) {
 
 void LinkService::drop(Call& call, std::string reason) {
   call.dropped = std::move(reason);
-  if (!call.hello) call.context.TryCancel();  // it may be waiting for one
+  if (!call.hello) call.context.TryCancel();  // it may be waiting for its hello
   std::erase(calls_, &call);
   changed_.notify_all();
 }
@@ -244,12 +244,12 @@ Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::vector<std::str
   builder.SetMaxReceiveMessageSize(max_frame_bytes(std::max(max_payload_bytes, kMaxEchoBytes)));
   builder.SetResourceQuota(grpc::ResourceQuota("links").Resize(max_held_bytes(max_payload_bytes)));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers could share a port and not know
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers could share a port unnoticed
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
-  // Diallers ask as often as this end does; by default gRPC would hang up on them.
+  // Diallers ping as often as this end does; by default gRPC would hang up on them.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   self->server_ = builder.BuildAndStart();
@@ -263,7 +263,7 @@ Result<std::unique_ptr<LinkServer>> LinkServer::start(const std::vector<std::str
 void LinkServer::shutdown(const std::string& reason) {
   service_.shutdown(reason);
   if (!server_) return;
-  // Cancels what has not ended by then, and waits for the handlers to return.
+  // Cancels calls that have not ended by then, and waits for the handlers to return.
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownTime);
   server_.reset();
 }

@@ -1,5 +1,5 @@
-// A slower line than the one there is, for experiments on one machine: when a packet would arrive on a line of a given
-// rate, delay and jitter. PacketLink holds what it sends until then.
+// Emulates a slower line, for experiments on one machine: computes when a packet would arrive on a line of a given
+// rate, delay and jitter. PacketLink holds each packet until then.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace thinpipe {
 
-// Of one direction. Without values: no slower than the line there is.
+// One direction of a line. Default: no slower than the real line.
 struct LinkShape {
   uint64_t rate_bits_per_s = 0;  // 0: unlimited
   Duration delay{0};
@@ -17,13 +17,13 @@ struct LinkShape {
 };
 
 // When messages arrive. A message starts when it is queued, or when the line has finished the one before; it occupies
-// the line for bytes * 8 / rate; it arrives delay and jitter after that, but never before the one before. Pipelined: a
-// delayed message does not occupy the line. The same seed gives the same jitter.
+// the line for bytes * 8 / rate; it arrives delay and jitter after that, but never before the previous one. A delayed
+// message does not occupy the line. The same seed gives the same jitter.
 class ShapePlan {
  public:
   ShapePlan(const LinkShape& shape, uint64_t seed) : shape_(shape), jitter_(seed, "link jitter") {}
 
-  // Of the next message, queued now. The times of the calls must not decrease.
+  // When the next message, queued now, arrives. `now` must not decrease from call to call.
   TimePoint arrival(TimePoint now, uint64_t bytes);
 
  private:

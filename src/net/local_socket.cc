@@ -22,7 +22,7 @@ namespace {
 
 Error system_error(const std::string& what) { return Error{fmt::format("{}: {}", what, std::strerror(errno))}; }
 
-// gRPC has gathered the bytes into packets already.
+// gRPC has already gathered the bytes into packets.
 void set_no_delay(int descriptor) {
   const int on = 1;
   (void)::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

@@ -1,4 +1,4 @@
-// TCP sockets between a tunnel's end and the gRPC beside it, both on this machine. Inside net/ only.
+// TCP sockets between a tunnel's end and the gRPC of the same machine. Used inside net/ only.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace thinpipe {
 
-// Owns a descriptor that children of the process do not inherit; it raises no signals. One thread may be in receive()
-// and one in send(); interrupt() ends their waiting from any thread.
+// Owns a descriptor that child processes do not inherit and that raises no signals. One thread may be in receive() and
+// one in send(); any thread may end their waiting with interrupt().
 class LocalSocket {
  public:
-  // On loopback, on a port of the kernel's choice, for one connection.
+  // Listens on loopback for one connection; the kernel chooses the port.
   static Result<LocalSocket> listen();
   // address: HOST:PORT of a server on this machine.
   static Result<LocalSocket> connect(const std::string& address, Duration timeout);
@@ -28,13 +28,13 @@ class LocalSocket {
   std::string address() const;
   Result<LocalSocket> accept();
 
-  // Waits for some bytes; 0 when the other side will send no more.
+  // Waits for some bytes; returns 0 when the other side will send no more.
   Result<size_t> receive(std::span<std::byte> room);
-  // Waits until all are in the kernel's hands.
+  // Waits until the kernel has all bytes.
   Status send(std::span<const std::byte> bytes);
-  // No more will be sent.
+  // Tells the other side that no more bytes will come.
   void end_sending();
-  // Every call that waits and every later one fails, or ends as if the other side had closed.
+  // Makes every waiting and every later call fail, or end as if the other side had closed.
   void interrupt();
 
  private:

@@ -7,7 +7,7 @@
 namespace thinpipe {
 namespace {
 
-// Frames of one direction that are written and not yet read. Few: the queue that counts is PacketLink's outbox.
+// Frames of one direction that are written and not yet read. Few, because PacketLink's outbox is the real queue.
 constexpr size_t kMostFrames = 2;
 
 struct Direction {
@@ -16,7 +16,7 @@ struct Direction {
   bool refused = false;  // nobody will read
 };
 
-// What the two ends share. One mutex and one condition for both directions: they are held and waited for briefly.
+// What the two ends share. Both directions use one mutex and one condition, because they hold the mutex only briefly.
 struct Connection {
   std::mutex mutex;
   std::condition_variable changed;
@@ -25,7 +25,7 @@ struct Connection {
 
 class MemoryLink final : public Link {
  public:
-  // Shared, because either end may be the first to go. `out` and `in` are its directions.
+  // The connection is shared, because either end may go first. `out` and `in` are its directions.
   MemoryLink(std::shared_ptr<Connection> connection, Direction& out, Direction& in)
       : connection_(std::move(connection)), out_(out), in_(in) {}
   ~MemoryLink() override { (void)finish(); }

@@ -1,4 +1,4 @@
-// A link between two threads of one process: pipelines without sockets, and tests.
+// A link between two threads of one process, for pipelines without sockets and for tests.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace thinpipe {
 
-// The two ends. They move frames and never copy them.
+// Returns the two ends. They move frames and never copy them.
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_memory_link();
 
 }  // namespace thinpipe

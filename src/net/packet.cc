@@ -57,7 +57,7 @@ Result<PacketTag> packet_tag(const wire::Frame& frame, const PacketRules& rules)
                              static_cast<int>(wire::Frame::kLastWord))};
   }
   const auto& packet = frame.packet();
-  constexpr int kMostKinds = 255;  // more do not fit into a PacketKind
+  constexpr int kMostKinds = 255;  // a PacketKind holds no more
   const int kind = packet.kind() < 0 || packet.kind() > kMostKinds ? kMostKinds : static_cast<int>(packet.kind());
   const PacketTag tag{packet.epoch(), packet.step(), packet.microbatch(), static_cast<PacketKind>(kind)};
   if (const auto problem = tag_problem(tag, rules); !problem.empty()) return Error{"a packet with " + problem};

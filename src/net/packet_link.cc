@@ -9,11 +9,11 @@
 namespace thinpipe {
 namespace {
 
-// Above what any config allows; keeps most_held() from overflowing.
+// More than any config allows. Keeps most_held() from overflowing.
 constexpr int64_t kMostMicrobatches = int64_t{1} << 32;
 constexpr auto kLeaveTime = std::chrono::milliseconds(500);
 
-// Two steps, each with its forward and backward packets and its end, and what may be held of evaluations.
+// Two steps, each with its forward and backward packets and its end, plus the evaluation packets.
 size_t most_held(const PacketRules& rules) {
   TP_CHECK(rules.microbatches >= 0 && rules.microbatches <= kMostMicrobatches, "{} microbatches in a step",
            rules.microbatches);
@@ -86,7 +86,7 @@ void PacketLink::leave_epoch(uint64_t epoch) {
   epoch_ = epoch;
 }
 
-// Only what was held before the epoch's step was known can be.
+// Only packets that arrived before the epoch's step was known can be too far ahead.
 std::optional<int64_t> PacketLink::step_too_far_ahead() const {
   if (held_.empty()) return std::nullopt;
   const int64_t last = held_.rbegin()->first.step;
@@ -110,7 +110,7 @@ Status PacketLink::send(const PacketTag& tag, std::span<const std::byte> payload
 Result<std::string> PacketLink::receive(const PacketTag& tag, int64_t basis_version) {
   std::unique_lock lock(mutex_);
   if (auto interrupted = interruption(tag.epoch)) return *std::move(interrupted);
-  // What cannot come would be waited for until the run ends.
+  // A packet that cannot come would block until the run ends.
   TP_CHECK(tag_problem(tag, rules_).empty(), "waiting for a packet with {}", tag_problem(tag, rules_));
   TP_CHECK(tag.epoch == epoch_ && (!step_ || tag.step == *step_ || tag.step - *step_ == 1),
            "waiting for {} in epoch {}, step {}", to_string(tag), epoch_, step_.value_or(0));
@@ -169,7 +169,7 @@ Error PacketLink::refusal(const Error& why) const {
 void PacketLink::run_sender() {
   while (auto frame = next_outgoing()) {
     if (link_->write(std::move(*frame))) continue;
-    // The receiver learns why. It must not wait for room now: nobody would end that wait.
+    // The receiver finds out why. It must not wait for room now: nobody would end that wait.
     const std::lock_guard lock(mutex_);
     write_failed_ = true;
     changed_.notify_all();
@@ -197,7 +197,7 @@ std::optional<wire::Frame> PacketLink::next_outgoing() {
 
 // ---- the receiver ----
 
-// Until nothing more comes, also on a link that has failed: the other end may be waiting for room to say its last word.
+// Reads until nothing more comes, even after a failure: the other end may need room to send its last word.
 void PacketLink::run_receiver() {
   wire::Frame frame;
   for (wait_for_room(); link_->read(frame); wait_for_room()) take(std::move(frame));
@@ -261,7 +261,7 @@ Status PacketLink::accept(const PacketTag& tag, wire::Packet packet) {
   return {};
 }
 
-// The last of the two threads finishes the link, and learns from it why it is over if no end has said so.
+// The last of the two threads finishes the link. If no end has given a reason, the link's own reason counts.
 void PacketLink::end_direction() {
   {
     const std::lock_guard lock(mutex_);

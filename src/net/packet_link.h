@@ -1,6 +1,6 @@
-// One end of a boundary between two stages, in two processes or in one, above any Link: sends and receives packets by
-// their tags, keeps what comes early, drops what comes late or again, and fails on what no honest neighbour sends.
-// Stages learn of commits and aborts at different times; this is where the difference is made up for.
+// One end of a boundary between two stages, in two processes or in one, on top of any Link. Sends and receives packets
+// by tag, holds early packets, drops late and repeated ones, and fails on packets that no honest neighbour sends.
+// Stages learn of commits and aborts at different times; this class hides the difference.
 #pragma once
 
 #include <condition_variable>
@@ -25,18 +25,18 @@
 namespace thinpipe {
 
 struct PacketMeter {
-  uint64_t dropped_old = 0;  // of an older epoch or step, on arrival or when enter() made them old
+  uint64_t dropped_old = 0;  // of an older epoch or step, on arrival or after enter()
   uint64_t dropped_repeated = 0;
 };
 
-// Two threads of its own: a sender and a receiver.
+// Runs two threads: a sender and a receiver.
 //
-// send() puts a packet into the outbox, which holds M + 1 of them: all that a step sends one way, and its end. The
+// send() puts a packet into the outbox, which holds M + 1: all packets that a step sends one way, and its end. The
 // sender writes each to the link when it is due: at once, or when it would have arrived on the line that `shape`
-// describes, which carries whole frames.
+// describes. That line carries whole frames.
 //
-// The receiver takes what comes, whatever the compute thread does, so in a step the other end's packets wait for the
-// network only (an evaluation's: see below). What arrives, when this end is at (epoch, step):
+// The receiver does not wait for the compute thread, so in a step the other end's packets wait for the network only
+// (for evaluations see below). What happens to an arriving packet when this end is at (epoch, step):
 //
 //   an older epoch, or an older step of the epoch  dropped
 //   a tag that is held or was received             dropped
@@ -47,55 +47,55 @@ struct PacketMeter {
 //   anything packet_tag() refuses                  the link fails
 //
 // A step's packets are few, and the schedule bounds them; an evaluation may have any number. When kEvaluationAhead of
-// those are held, the receiver takes nothing more until one is received or old, and in the end the other end's send()
-// waits: so a fast stage does not put a whole evaluation into the memory of a slow one.
+// those are held, the receiver takes nothing more until one is received or old. The other end's send() eventually
+// waits, so a fast stage does not fill a slow one's memory with a whole evaluation.
 //
-// Of either epoch at most 2 (2 M + 1) + kEvaluationAhead packets are held, M the rules' microbatches: all that two
-// steps have. One more fails the link.
+// The link holds at most 2 (2 M + 1) + kEvaluationAhead packets per epoch, which is all that two steps have; M is the
+// rules' microbatches. One more fails the link.
 //
 // The first failure sticks and ends every wait: close(), a refused packet, the other end's last word, or the end of the
-// connection. The end that closes sends what is in its outbox at once, then the reason as its last word, which becomes
-// the other end's.
+// connection. The end that closes sends its outbox at once, then the reason as its last word. The other end fails with
+// that reason.
 //
-// Threads: one compute thread calls enter(), send() and receive(); the rest from any thread. No call may be under way
-// when it is destroyed.
+// Threads: one compute thread calls enter(), send() and receive(); any thread may call the rest. No call may be under
+// way when it is destroyed.
 class PacketLink {
  public:
   static constexpr size_t kEvaluationAhead = 16;
 
-  // At the given epoch, its step not known until enter(). seed: of the shape's jitter.
+  // Starts at the given epoch; the step is unknown until enter(). seed: for the shape's jitter.
   PacketLink(std::unique_ptr<Link> link, PacketRules rules, uint64_t epoch, const LinkShape& shape = {},
              uint64_t seed = 0);
-  // Closes, and gives what is in the outbox half a second to leave.
+  // Closes, and gives the outbox half a second to leave.
   ~PacketLink();
   PacketLink(const PacketLink&) = delete;
   PacketLink& operator=(const PacketLink&) = delete;
 
-  // The compute thread moves on, never back: a later epoch with any step, or the same with the same or a later step.
-  // What is older now is dropped. A held packet that is more than a step ahead now fails the link.
+  // The compute thread moves on, never back: a later epoch with any step, or the same epoch with the same or a later
+  // step. Drops held packets that are older now. A held packet that is more than a step ahead now fails the link.
   void enter(uint64_t epoch, int64_t step);
 
-  // The tag must keep the rules. Waits while the outbox is full. An error when interrupted or when the link has failed,
-  // also while it waits.
+  // The tag must keep the rules. Waits while the outbox is full. Returns an error if interrupted or if the link fails,
+  // before or during the wait.
   Status send(const PacketTag& tag, std::span<const std::byte> payload, int64_t basis_version);
 
-  // Waits for the packet with this tag, of the epoch entered, not of an older step nor more than a step ahead, and not
-  // received before, and returns its payload. An error
-  // - when interrupted, even if the packet is there;
-  // - when the link has failed and the packet had not arrived before: its reason;
-  // - when the packet's basis version is not this one: the packet is gone then, and the link has not failed.
+  // Waits for the packet with this tag and returns its payload. The tag must be of the entered epoch, not of an older
+  // step, not more than a step ahead, and not received before. Returns an error
+  // - if interrupted, even if the packet is there;
+  // - if the link has failed before the packet arrived: the link's reason;
+  // - if the packet has another basis version: the packet is dropped, and the link has not failed.
   Result<std::string> receive(const PacketTag& tag, int64_t basis_version);
 
-  // The link has failed with this reason, for both ends. Does not wait.
+  // Fails the link with this reason, for both ends. Does not wait.
   void close(const std::string& reason);
 
-  // The epoch is to be left for this one: every send() and receive() of older epochs, those that wait too, is an error
-  // with the reason. The highest epoch counts, and of that the first reason.
+  // Ends all older epochs: every send() and receive() of theirs, waiting or later, returns an error with the reason.
+  // The highest epoch counts, with its first reason.
   void interrupt(uint64_t epoch, const std::string& reason);
 
   PacketMeter meter() const;
 
-  // Of what receive() returned and nobody can use: who sent it, and why it is refused.
+  // The error for a payload from receive() that cannot be used: who sent it, and why it is refused.
   Error refusal(const Error& why) const;
 
  private:
@@ -111,15 +111,15 @@ class PacketLink {
 
   void run_sender();
   void run_receiver();
-  // Waits for the next frame to be due; none when there is nothing more to write.
+  // Waits until the next frame is due; nullopt when there is nothing more to write.
   std::optional<wire::Frame> next_outgoing();
-  // Until one more packet may be taken from the link.
+  // Waits until one more packet may be taken from the link.
   void wait_for_room();
   void take(wire::Frame frame);
-  // The packet is in its place, or dropped; or the reason why it may not be here.
+  // Holds the packet or drops it. An error says why it must not be here.
   Status accept(const PacketTag& tag, wire::Packet packet);
   void fail(const std::string& reason);
-  // A thread does not use the link any more.
+  // Called by a thread that no longer uses the link.
   void end_direction();
   // With the mutex held:
   std::optional<Error> interruption(uint64_t epoch) const;
@@ -132,7 +132,7 @@ class PacketLink {
   const size_t most_outgoing_;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // of anything below
+  std::condition_variable changed_;  // when anything below changes
   uint64_t epoch_;
   std::optional<int64_t> step_;
   Held held_;       // of epoch_
@@ -143,11 +143,11 @@ class PacketLink {
   ShapePlan line_;
   std::deque<Outgoing> outbox_;
   std::optional<std::string> failure_;
-  bool owes_last_word_ = false;  // closed by this end, and has not said so yet
+  bool owes_last_word_ = false;  // this end has closed and not said so yet
   bool read_ended_ = false;
   bool write_failed_ = false;
   int directions_ = 2;  // threads that use the link
-  bool ended_ = false;  // none, and it is finished
+  bool ended_ = false;  // no thread uses the link, and it is finished
 
   std::thread sender_;
   std::thread receiver_;

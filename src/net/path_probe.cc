@@ -29,7 +29,7 @@ constexpr double kShortestTransfer_s = 1e-4;
 grpc::ChannelArguments probe_arguments(const std::string& expected_name) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(max_frame_bytes(kMaxEchoBytes));
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a new connection
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   if (!expected_name.empty()) arguments.SetSslTargetNameOverride(expected_name);
@@ -45,7 +45,7 @@ class Prober {
         stub_(wire::Links::NewStub(channel)) {}
 
   Result<PathFacts> measure() {
-    // Connects. The time of that is not the path's.
+    // Connects first, so that the measurement does not include it.
     TRY(echo(0, 0));
     PathFacts facts{.round_trip_s = std::numeric_limits<double>::infinity()};
     const auto start = SteadyClock::now();
@@ -60,7 +60,7 @@ class Prober {
   }
 
  private:
-  // Seconds.
+  // Returns seconds.
   Result<double> echo(size_t payload_bytes, uint32_t answer_bytes) {
     grpc::ClientContext context;
     context.set_deadline(deadline_);
@@ -82,8 +82,7 @@ class Prober {
     return took;
   }
 
-  // By the last transfer, the largest: those before it open TCP's window, without which it would take several round
-  // trips.
+  // Uses the last and largest transfer. Those before it open TCP's window; otherwise it would take several round trips.
   template <class Transfer>
   static Result<double> rate(double round_trip_s, const Transfer& transfer) {
     double bits_per_s = 0;

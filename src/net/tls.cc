@@ -41,7 +41,7 @@ Caller caller_of(const grpc::ServerContextBase& context) {
     if (reused != "false") return caller;
   }
   caller.authenticated = true;
-  // Not GetPeerIdentity(): without a name of the kind meant here that would be the subject, or an address.
+  // Not GetPeerIdentity(): without a DNS name it returns the subject or an address.
   for (const auto& name : proven->FindPropertyValues(GRPC_PEER_DNS_PROPERTY_NAME)) {
     caller.names.emplace_back(name.data(), name.size());
   }

@@ -58,7 +58,7 @@ Tunnel::Tunnel(const std::shared_ptr<grpc::Channel>& coordinator) : stub_(wire::
 Tunnel::~Tunnel() {
   if (!forward_.joinable()) return;
   end("this end of the tunnel was closed");
-  context_.TryCancel();  // also of a relay that sends nothing more and does not end the call
+  context_.TryCancel();  // even if the relay sends nothing and does not end the call
   forward_.join();
 }
 
@@ -110,7 +110,7 @@ void Tunnel::end(const std::string& reason) {
   changed_.notify_all();
 }
 
-// Puts the connection in the listener's place, unless all is over.
+// Replaces the listener with the connection, unless the tunnel has ended.
 bool Tunnel::accept() {
   auto accepted = socket_.accept();
   {
@@ -135,12 +135,12 @@ void Tunnel::move_out() {
     const auto got = socket_.receive(std::as_writable_bytes(std::span(bytes)));
     if (!got) return end(fmt::format("this side of the tunnel broke off: {}", got.error().message));
     bytes.resize(got.value());
-    // A call that has ended is for the other thread to notice, which learns why.
+    // If the call has ended, the other thread notices it and learns why.
     if (!stream_->Write(frame) || bytes.empty()) return;
   }
 }
 
-// Until the call ends.
+// Returns when the call ends.
 void Tunnel::move_in() {
   wire::Frame frame;
   while (stream_->Read(&frame)) {

@@ -31,24 +31,24 @@ std::string name_of(const wire::Hello& hello, bool dials) {
 
 }  // namespace
 
-// What the ends share. Everything about an end happens with the mutex held: none of it waits.
+// What the ends share. Everything about an end happens with the mutex held; nothing waits.
 struct TunnelService::Shared {
   const TunnelGate gate;
   const Duration partner_timeout;
   const Duration hello_time;
   std::mutex mutex;
   std::optional<std::string> shut_down;    // the reason
-  std::vector<std::shared_ptr<End>> ends;  // whose calls have not ended, in the order in which they came
+  std::vector<std::shared_ptr<End>> ends;  // whose calls have not ended, in order of arrival
 };
 
-// One call. gRPC calls the On... functions; it owns nothing, so the end keeps itself alive (in Shared) until OnDone.
+// One call. gRPC calls the On... functions but owns nothing, so the end keeps itself alive (in Shared) until OnDone.
 class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wire::Frame>,
                                  public std::enable_shared_from_this<End> {
  public:
   End(std::shared_ptr<Shared> shared, grpc::CallbackServerContext& context)
       : shared_(std::move(shared)), context_(context) {}
 
-  // What the handler does.
+  // Called by the handler.
   void begin() {
     const std::lock_guard lock(shared_->mutex);
     shared_->ends.push_back(shared_from_this());
@@ -58,7 +58,7 @@ class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wir
     StartRead(&frame_);
   }
 
-  // With the mutex held: this end and its partner.
+  // Ends this end and its partner. With the mutex held.
   void end_both(const std::string& reason) {
     if (partner_) partner_->end({grpc::StatusCode::ABORTED, reason});
     end({grpc::StatusCode::ABORTED, reason});
@@ -66,7 +66,7 @@ class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wir
   bool is_before(uint64_t epoch) const { return hello_ && hello_->epoch() < epoch; }
 
   void OnReadDone(bool ok) override {
-    // The first frame is for the gate, which has locks of its own; nobody else reads or writes it.
+    // The first frame goes to the gate, which takes other locks; nobody else reads or writes the frame.
     const bool first = !hello_;
     const bool is_hello = ok && frame_.has_hello();
     const auto allowed = first && is_hello ? shared_->gate(frame_.hello(), caller_of(context_)) : Status{};
@@ -79,7 +79,7 @@ class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wir
     take_place();
   }
 
-  // What has been written is this end's greeting, or the partner's frame.
+  // The frame was this end's greeting or the partner's frame.
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(shared_->mutex);
     writing_ = false;
@@ -95,7 +95,7 @@ class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wir
   }
 
   void OnDone() override {
-    // Whoever holds the last reference must not do so within the mutex that goes with it.
+    // Do not drop the last reference while holding the mutex: the mutex would go with it.
     const auto self = shared_from_this();
     std::shared_ptr<End> partner;
     const std::lock_guard lock(shared_->mutex);
@@ -105,7 +105,7 @@ class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wir
   }
 
  private:
-  // With the mutex held, all below.
+  // Call everything below with the mutex held.
   bool opens() const { return !hello_ && !ended_; }
   bool waits() const { return hello_ && !partner_ && !ended_; }
   std::string name() const { return hello_ ? name_of(*hello_, hello_->dials()) : "an end of a tunnel"; }
@@ -167,7 +167,7 @@ class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wir
     StartWrite(&frame);
   }
 
-  // What this end has sent.
+  // Passes on what this end has sent.
   void pass_on(bool ok) {
     if (!ok) return end_both(name() + " is gone");
     if (frame_.what_case() != wire::Frame::kTunnelled) return end_both(name() + " sent a frame of another kind");
@@ -190,7 +190,7 @@ class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wir
     if (ended_) return;
     ended_ = status;
     if (!writing_) return Finish(status);
-    // The status can go only behind what is being written, which an end that takes nothing would hold up for ever.
+    // The status can go out only after the write under way, which an end that reads nothing would block forever.
     alarm_after(kEndLeaveTime, [](End& self) { self.context_.TryCancel(); });
   }
 
@@ -212,7 +212,7 @@ class TunnelService::End final : public grpc::ServerBidiReactor<wire::Frame, wir
   std::shared_ptr<End> partner_;  // shared until OnDone: gRPC may be writing its frame
   bool writing_ = false;          // the greeting, or the partner's frame
   bool greeted_ = false;
-  bool said_all_ = false;  // and that has been passed on
+  bool said_all_ = false;  // and the partner has it
   std::optional<grpc::Status> ended_;
   std::unique_ptr<grpc::Alarm> alarm_;
 };

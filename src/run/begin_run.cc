@@ -24,8 +24,8 @@ namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
-// How far U^T U may be from the identity. A basis that was computed in float64 is nearer than this; one that was
-// rounded to float32 on its way is not, and would cost exactness.
+// How far U^T U may be from the identity. A basis computed in float64 is nearer than this. One that was rounded to
+// float32 on its way is not, and would cost exactness.
 constexpr double kOrthonormal = 1e-9;
 
 std::string shape_text(at::IntArrayRef shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
@@ -63,7 +63,7 @@ Status check_table(const RunConfig& config, int64_t vocab, const at::Tensor& tab
   return at::isfinite(table).all().item<bool>() ? Status() : Error{"the token table holds numbers that are not finite"};
 }
 
-// The given parameters by name, each handed out once.
+// The given parameters by name; hands out each once.
 class Given {
  public:
   Status take_in(const NamedTensors& parameters) {
@@ -98,7 +98,7 @@ class Given {
   std::map<std::string, const at::Tensor*> by_name_;
 };
 
-// Builds the run in `work`, which nobody looks into yet.
+// Builds the run in `work`, a folder that nobody else uses yet.
 class FirstCheckpoint {
  public:
   FirstCheckpoint(fs::path work, const RunConfig& config, const PreparedCorpus& corpus, const FirstWeights& weights)
@@ -124,7 +124,7 @@ class FirstCheckpoint {
   const std::string& run() const { return run_; }
 
  private:
-  // A stage at a time: the whole model may not fit.
+  // Writes one stage at a time: the whole model may not fit into memory.
   Status write_stage(size_t stage, Given& given, CheckpointStore& store, CheckpointManifest& manifest,
                      std::map<std::string, CheckpointFile>& files) {
     auto config = config_;

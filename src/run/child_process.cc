@@ -27,13 +27,13 @@ Result<ChildProcess> ChildProcess::start(const std::filesystem::path& program,
   const pid_t pid = ::fork();
   if (pid < 0) return Error{fmt::format("cannot start {}: {}", name, std::strerror(errno))};
   if (pid == 0) {
-    // Only what is allowed between fork and exec.
+    // Only calls that are allowed between fork and exec.
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);  // it died before the line above
+    if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
     const int nothing = ::open("/dev/null", O_RDONLY);
     if (::dup2(nothing, STDIN_FILENO) >= 0 && ::dup2(output.get(), STDOUT_FILENO) >= 0 &&
         ::dup2(output.get(), STDERR_FILENO) >= 0) {

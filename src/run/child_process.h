@@ -1,5 +1,5 @@
-// A program that this process has started, with its output in a log file. It is killed when this process ends, in any
-// way.
+// A program that this process has started, with its output in a log file. It is killed when this process ends, however
+// it ends.
 #pragma once
 
 #include <sys/types.h>
@@ -41,8 +41,8 @@ class ChildProcess {
   std::optional<ChildEnd> end_;
 };
 
-// The last line of a log that begins with "thinpipe: ", without these words: why a command ended. Empty if there is
-// none.
+// Returns why a command ended: the last line of its log that begins with "thinpipe: ", without this prefix. Empty if
+// there is no such line.
 std::string last_words(const std::filesystem::path& log);
 
 }  // namespace thinpipe

@@ -43,7 +43,7 @@ CoordinatorAccess coordinator_access(std::vector<std::string> addresses, const s
 std::shared_ptr<grpc::Channel> CoordinatorLine::channel() {
   const std::lock_guard lock(mutex_);
   if (channel_) return channel_;
-  stub_.reset();  // stub() may have made one of a channel that another thread has hung up
+  stub_.reset();  // stub() may have used a channel that another thread has hung up
   std::vector<std::shared_ptr<grpc::Channel>> candidates;
   for (const auto& address : access_.addresses) {
     candidates.push_back(grpc::CreateCustomChannel(address, tls_channel(access_.identity), channel_arguments()));

@@ -1,5 +1,5 @@
-// A process's way to its coordinator: one of several addresses, mutual TLS. Every part of a worker that talks to the
-// coordinator has a line of its own, so that none waits behind another's data.
+// A process's connection to its coordinator: one of several addresses, mutual TLS. Every part of a worker that talks to
+// the coordinator has a separate line, so that none waits behind another's data.
 #pragma once
 
 #include <filesystem>
@@ -17,20 +17,20 @@ namespace thinpipe {
 struct CoordinatorAccess {
   std::vector<std::string> addresses;
   Identity identity;
-  std::string peer;  // that the certificate names; empty for an operator
+  std::string peer;  // as the certificate names it; empty for an operator
 };
-// With the identity in that folder. Throws UserError when the folder holds none that is whole.
+// Loads the identity from that folder. Throws UserError if the folder holds no whole one.
 CoordinatorAccess coordinator_access(std::vector<std::string> addresses, const std::filesystem::path& identity_folder);
 
 class CoordinatorLine {
  public:
   explicit CoordinatorLine(CoordinatorAccess access) : access_(std::move(access)) {}
 
-  // Of several addresses the first that answers; of one, that one, connected or not.
+  // Returns a channel to the first address that answers. A single address is used whether it answers or not.
   std::shared_ptr<grpc::Channel> channel();
-  // Of channel(); shared because hang_up() may replace it while a call uses it.
+  // A stub of channel(). Shared, because hang_up() may replace it while a call uses it.
   std::shared_ptr<control::Coordinator::Stub> stub();
-  // The next use dials again, other addresses too.
+  // Drops the connection. The next use dials all addresses again.
   void hang_up();
   // For messages to people.
   std::string where() const;
@@ -42,10 +42,10 @@ class CoordinatorLine {
   std::shared_ptr<control::Coordinator::Stub> stub_;
 };
 
-// A channel to the coordinator of an invite, for Join only: without a certificate of one's own.
+// A channel to the coordinator of an invite, for Join only: the caller shows no certificate.
 std::shared_ptr<grpc::Channel> strangers_channel(const std::string& address, const std::string& ca_pem);
 
-// What the operator of a run on this machine uses: its folder holds the certificate.
+// The operator's access to a run on this machine, whose folder holds the certificate.
 CoordinatorAccess operator_access(const std::filesystem::path& run_folder, const std::string& address);
 std::filesystem::path operator_folder(const std::filesystem::path& run_folder);
 std::filesystem::path authority_folder(const std::filesystem::path& run_folder);

@@ -27,7 +27,7 @@ constexpr auto kCallPatience = std::chrono::seconds(30);
 constexpr uint32_t kMeasureBytes = 128 << 10;
 constexpr int kMeasureRepeats = 3;
 
-// Sends the certificate request of an earlier enrolment, if there was one: this machine needs no further use then.
+// Sends the certificate request of an earlier enrolment, if there was one: then this machine needs no further use.
 control::JoinRequest request_for(const Invite& invite) {
   control::JoinRequest request;
   request.set_protocol(kControlProtocol);
@@ -39,7 +39,7 @@ control::JoinRequest request_for(const Invite& invite) {
   return request;
 }
 
-// The first of its addresses where the invite's coordinator answers.
+// Finds the first of the invite's addresses where its coordinator answers.
 std::pair<std::string, std::shared_ptr<grpc::Channel>> reach(const Invite& invite) {
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (const auto& address : invite.addresses) {
@@ -71,7 +71,7 @@ double rate_of(size_t bytes, double taken_s, double round_trip_s) {
   return 8.0 * static_cast<double>(bytes) / std::max(1e-4, taken_s - round_trip_s);
 }
 
-// Seconds of one microbatch's forward and backward through these blocks, the best of a few.
+// Measures the seconds of one microbatch's forward and backward through these blocks; the best of a few.
 double time_blocks(const RunConfig& config, int64_t vocab, BlockRange range) {
   auto model = config.model;
   model.subspace.table.clear();  // any table takes the same time
@@ -95,14 +95,14 @@ double time_blocks(const RunConfig& config, int64_t vocab, BlockRange range) {
 }
 
 // Runs one microbatch through one block of the run's size, and one through the head, with the run's number of threads.
-// Allocates what they need: check the memory first.
+// Allocates memory for both, so check the memory first.
 control::Machine measure_machine(const RunConfig& config, int64_t vocab) {
   control::Machine machine;
   machine.set_memory_bytes(available_memory_bytes());
   const int threads = at::get_num_threads();
   at::set_num_threads(threads_for(config));
   const int64_t total = config.model.blocks;
-  // One from the middle has neither the embedding nor the head.
+  // A block from the middle has neither the embedding nor the head.
   const int64_t middle = total >= 3 ? 1 : 0;
   machine.set_block_s(time_blocks(config, vocab, {middle, middle + 1, total + (total == 1 ? 1 : 0)}));
   const int64_t tail =
@@ -121,7 +121,7 @@ JoinChecks check_stage(RunConfig config, int64_t vocab, int64_t stage, const std
   facts.build = THINPIPE_VERSION;
   facts.memory_needed = plan.total();
   facts.memory_available = available_memory_bytes();
-  // Two own copies of the stage's state, and one on its way.
+  // Two local copies of the stage's state, and one on its way.
   facts.disk_needed = 3 * state_bytes(config, vocab, blocks_of_stage(config, stage));
   facts.disk_free = free_disk_bytes(folder);
   result.machine.set_memory_bytes(facts.memory_available);
@@ -153,7 +153,7 @@ JoinLook look(const Invite& invite) {
     return taken;
   };
   const auto request = request_for(invite);
-  timed(request, nullptr);  // the first one pays for the connection
+  timed(request, nullptr);  // the first call includes the connection
   const double before = unix_now_s();
   auto& run = seen.run;
   run.round_trip_s = timed(request, &seen.reply);
@@ -211,8 +211,8 @@ struct AskedWith {
   std::string key_pem, request_pem;
 };
 
-// The key and the certificate request of this machine, made once. If the answer is lost, the same request gets a
-// certificate for the same worker without a further use of the invite.
+// Returns the key and the certificate request of this machine; makes them once. If the answer is lost, the same request
+// gets a certificate for the same worker without a further use of the invite.
 AskedWith lasting_request(const std::filesystem::path& folder) {
   const auto key_path = folder / "request.key", request_path = folder / "request.pem";
   auto key = read_file(key_path), request = read_file(request_path);

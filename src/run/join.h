@@ -1,5 +1,5 @@
-// Joining somebody's run: asks its coordinator about it with the invite's token, checks whether this machine can take
-// part, trades the token for a certificate, and keeps that in a folder for the next time.
+// Joins somebody's run: asks its coordinator about it with the invite's token, checks whether this machine can take
+// part, trades the token for a certificate, and keeps the certificate in a folder for the next time.
 #pragma once
 
 #include <filesystem>
@@ -17,11 +17,11 @@
 
 namespace thinpipe {
 
-// What a machine that has not joined learns about a run and about the line to its coordinator.
+// What a machine learns, before it joins, about a run and about the line to its coordinator.
 struct JoinLook {
-  std::string address;  // of the invite's addresses the one that answered
+  std::string address;  // the one of the invite's addresses that answered
   control::JoinReply reply;
-  PreflightRun run;  // without the fields that depend on the config: numbers of the seed, traffic
+  PreflightRun run;  // without the fields that depend on the config: seed numbers, traffic
 };
 
 // Throws UserError with the coordinator's reason, or if none of its addresses answers.
@@ -38,9 +38,9 @@ JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& fold
 // The same without a run: the default model in its default stages.
 JoinChecks check_machine_alone(const RunConfig& config, int64_t vocab, const std::filesystem::path& folder);
 
-// Where this machine keeps its files of that run. Throws UserError for a name that no run has: it comes from an invite.
+// Where this machine keeps its files of that run. Throws UserError for an invalid name: it comes from an invite.
 std::filesystem::path join_folder(const std::string& run);
-// The identity that an earlier join has saved there, if it is whole and signed by this run's authority.
+// The identity that an earlier join has saved in join_folder(), if it is whole and this run's authority has signed it.
 std::optional<CoordinatorAccess> earlier_access(const Invite& invite);
 // Trades a use of the invite for a certificate and saves it in join_folder(). Throws UserError with the coordinator's
 // reason.

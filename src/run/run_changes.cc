@@ -28,7 +28,7 @@ RunConfig change_run(const std::filesystem::path& folder, std::span<const std::s
   if (const auto outcome = read_outcome(folder); outcome && outcome.value().complete) {
     throw UserError(fmt::format("{}: this run is complete", folder.string()));
   }
-  // Held until the config is written: nobody else serves the run meanwhile.
+  // Stays open until the config is written, so that nobody else serves the run meanwhile.
   auto store = RunStore::open(folder / "run.sqlite").take();
   if (!same_cuts(before, after)) store.forget_holders().take();
   write_file_atomically(path, to_toml(after)).take();

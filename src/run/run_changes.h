@@ -1,5 +1,5 @@
-// Resuming a run with other settings: cuts, links, threads (load_resumed_config() says what may change). They are
-// written down before any of it is done, so that whoever resumes the run later, after any interruption, uses the same.
+// Changes the settings with which a run resumes: cuts, links, threads (load_resumed_config() says what may change).
+// Writes them down before the run uses them, so that every later resume uses the same settings.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,12 @@
 
 namespace thinpipe {
 
-// The run's config with these overrides, which is its config.toml from now on. With other cuts whatever workers still
-// hold is void: nobody keeps a stage. Throws UserError if an override names a key that decides what is computed, if the
-// run is complete, or if somebody serves it.
+// Returns the run's config with these overrides and writes it to the run's config.toml. With other cuts, no worker
+// keeps its stage. Throws UserError if an override names a key that decides what is computed, if the run is complete,
+// or if somebody serves it.
 RunConfig change_run(const std::filesystem::path& folder, std::span<const std::string> overrides);
 
-// What the run is but for its cuts, which workers hear with every epoch: SHA-256 of the config without them.
+// SHA-256 of the config without its cuts. Workers get the cuts with every epoch.
 std::string config_identity(RunConfig config);
 
 }  // namespace thinpipe

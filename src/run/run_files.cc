@@ -15,7 +15,7 @@ Result<Content> read_json(const std::filesystem::path& path, Content (*content_o
   const auto text = TRY(read_file(path));
   try {
     return content_of(nlohmann::json::parse(text));
-  } catch (const nlohmann::json::exception&) {  // no JSON, no object, or a value of another type
+  } catch (const nlohmann::json::exception&) {  // not JSON, not an object, or a value of another type
     return Error{fmt::format("{} is not what thinpipe writes", path.string())};
   }
 }

@@ -29,17 +29,17 @@ namespace thinpipe {
 namespace {
 
 constexpr int kPollMs = 100;
-// How often a process may be started again without a step in between.
+// How often a process may be restarted without a step in between.
 constexpr int kMostRestarts = 10;
 constexpr Duration kFarewell = std::chrono::seconds(2);
 
-// The coordinator's events that a person is told about; all of them are in the run's store.
+// The coordinator's events to show to the person; all events are in the run's store.
 const std::set<std::string> kShownEvents = {"evaluated", "rollback", "skipped", "refused", "paused", "resumed"};
 
 struct Part {
   std::string name = {};              // "the coordinator", "worker 2"
-  std::string peer = {};              // a worker's: who it is to the coordinator
-  std::filesystem::path folder = {};  // a worker's own
+  std::string peer = {};              // of a worker: its name at the coordinator
+  std::filesystem::path folder = {};  // of a worker
   std::vector<std::string> arguments = {};
   std::filesystem::path log = {};
   std::optional<ChildProcess> process = std::nullopt;
@@ -80,7 +80,7 @@ class Supervisor {
  private:
   void start(Part& part) {
     if (!part.peer.empty()) {
-      // For every start: its folder may be gone.
+      // Done at every start, because the folder may be gone.
       const auto authority = CertificateAuthority::open_or_create(authority_folder(run_.folder), place_->run).take();
       const auto status = make_identity(authority, peer_name(part.peer), part.folder / "identity");
       if (!status) throw UserError(fmt::format("{}: {}", part.name, status.error().message));
@@ -100,8 +100,8 @@ class Supervisor {
     workers_.push_back(std::move(part));
   }
 
-  // Links the token table into the worker's folder, so that it need not be downloaded. Where that fails, the worker
-  // asks the coordinator for it.
+  // Links the token table into the worker's folder, so that it need not be downloaded. If that fails, the worker asks
+  // the coordinator for it.
   void lend_table(const std::filesystem::path& folder) {
     const auto& hash = run_.config.model.subspace.table;
     if (hash.empty() || !make_directories(table_path(folder, hash).parent_path())) return;
@@ -128,7 +128,7 @@ class Supervisor {
     return false;
   }
 
-  // Asks the coordinator how things stand, and passes a stop on. No answer is not an error: it may be starting again.
+  // Asks the coordinator for its status, and passes a stop on. No answer is not an error: it may be restarting.
   void ask() {
     if (!line_) line_ = std::make_unique<CoordinatorLine>(operator_access(run_.folder, place_->address));
     const auto stub = line_->stub();
@@ -186,8 +186,8 @@ class Supervisor {
     }
   }
 
-  // Whether the process has ended well. Starts it again if a signal has ended it; an exit code of its own is a failure
-  // that would come again.
+  // Returns whether the process has ended well. Restarts it if a signal has ended it. An exit code other than 0 is a
+  // failure that would come again.
   bool tend(Part& part) {
     const auto end = part.process->poll();
     if (!end) return false;
@@ -216,7 +216,7 @@ class Supervisor {
     throw UserError(fmt::format("{}: {}", part.name, reason));
   }
 
-  // Waits for the workers to end by themselves: the coordinator has told them to stop.
+  // Waits for the workers to end: the coordinator has told them to stop.
   void say_goodbye() {
     const auto deadline = clock_.now() + kFarewell;
     const auto still_here = [&] {
@@ -270,7 +270,7 @@ EventNotes::EventNotes(const std::filesystem::path& run_folder) {
   const auto path = run_folder / "run.sqlite";
   if (std::error_code ignored; !std::filesystem::exists(path, ignored)) return;
   const auto store = RunStore::open(path);
-  if (!store) return;  // the coordinator fails for the same reason and says it
+  if (!store) return;  // the coordinator fails for the same reason and reports it
   const auto newest = store.value().events(0, 1);
   if (newest && !newest.value().empty()) last_ = newest.value().back().number();
 }

@@ -20,15 +20,15 @@ struct LocalRun {
   std::filesystem::path folder;   // of the run, with its config.toml
   RunConfig config;
   bool live = false;        // standard output is a terminal
-  std::FILE* out = stdout;  // where the person looks
+  std::FILE* out = stdout;  // where to print for the person
 };
 
 // Returns when the run has ended; the outcome is not complete if the person interrupted it. Throws UserError with the
 // reason if the run fails. Blocks SIGINT, SIGTERM and SIGCHLD in this process, and leaves them blocked.
 RunOutcome run_locally(const LocalRun& run, const Clock& clock);
 
-// Picks the coordinator's events that a person is told about, each once. All events are in the run's store; those that
-// it holds when this object is made belong to earlier starts of the run and are not told again.
+// Picks the coordinator's events to show to the person, each once. All events are in the run's store. Those that it
+// holds when this object is made belong to earlier starts of the run and are not shown again.
 class EventNotes {
  public:
   // Call it before the coordinator starts: nobody may have the run's store open.

@@ -43,7 +43,7 @@ Result<InviteRecord> Admission::check(const control::JoinRequest& request, WallT
   for (const auto& invite : invites) {
     if (invite.token_sha256 != hash) continue;
     if (const auto known = store_.peer_with_key(sha256_hex(request.certificate_request())); known && known.value()) {
-      // The answer was lost, or the machine has lost its certificate: that costs no further use.
+      // The answer was lost, or the machine has lost its certificate. Asking again costs no further use.
       if (known.value()->invite == invite.id && !invite.revoked) return invite;
     }
     TRY(may_use(invite, now));
@@ -117,7 +117,7 @@ Result<control::InviteReply> Admission::create(const control::InviteRequest& req
   if (request.lifetime_s() < 1 || request.lifetime_s() > kMaxLife_s || request.note().size() > kMaxNoteBytes) {
     return Error{"an invite lives from a second to ten years, and its note has at most 200 bytes"};
   }
-  // A machine may have more addresses than an invite has room for; those that were announced come first.
+  // A machine may have more addresses than an invite has room for; announced ones come first.
   auto named = addresses;
   named.resize(std::min(named.size(), kMaxInviteAddresses));
   const auto token = new_token();

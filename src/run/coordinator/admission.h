@@ -1,5 +1,5 @@
 // Decides who may join a run: makes, counts and revokes invites, and trades tokens for certificates. `now` is the
-// coordinator's clock, the only one that an invite's expiry is compared with. The caller holds the lock that guards the
+// coordinator's clock; no other clock decides whether an invite has expired. The caller holds the lock that guards the
 // store.
 #pragma once
 
@@ -22,16 +22,16 @@ class Admission {
   // The references must outlive it.
   Admission(std::string run, RunStore& store, const CertificateAuthority& authority);
 
-  // Called before anything else is looked at: refuses callers that ask too often.
+  // Refuses callers that call too often. Call it before looking at anything else.
   Status admit_call(const std::string& address, WallTime now);
-  // The invite that the token belongs to, if it may be used.
+  // Returns the invite that the token belongs to, if it may be used.
   Result<InviteRecord> check(const control::JoinRequest& request, WallTime now);
 
   struct Enrolled {
     std::string peer, certificate_pem;
   };
-  // Trades a use of the invite for a certificate. The same key again gets one for the same peer and costs no use: the
-  // first answer may have been lost.
+  // Trades a use of the invite for a certificate. A repeated request with the same key gets one for the same peer and
+  // costs no use: the first answer may have been lost.
   Result<Enrolled> enrol(const InviteRecord& invite, const control::JoinRequest& request);
 
   Result<control::InviteReply> manage(const control::InviteRequest& request, const std::vector<std::string>& addresses,

@@ -19,7 +19,7 @@ namespace {
 
 // A neighbour may be busy for as long as its state takes to download; a new epoch ends the wait.
 constexpr auto kPartnerPatience = std::chrono::hours(2);
-// Parts of a file: large enough to be cheap, small enough to let other traffic through.
+// The size of a file's parts: large enough to be cheap, small enough to let other traffic through.
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr auto kCallFarewell = std::chrono::seconds(2);
 constexpr uint32_t kMaxPadding = 1 << 20;
@@ -42,7 +42,7 @@ bool is_named(const Caller& caller, std::string_view name) {
 
 std::string cuts_text(const std::vector<int64_t>& cuts) { return fmt::format("{}", fmt::join(cuts, " ")); }
 
-// How long a message is under way on the slowest emulated cut, mean of both directions.
+// How long a message takes on the slowest emulated cut; mean of both directions.
 double hop_seconds(const RunConfig& config, const BoundarySizes& sizes) {
   const auto one_way = [](const DirectionSettings& line, size_t bytes) {
     const auto rate = static_cast<double>(line.rate_bits_per_s);
@@ -55,7 +55,7 @@ double hop_seconds(const RunConfig& config, const BoundarySizes& sizes) {
   return slowest;
 }
 
-// A checkpoint's files as the core knows them.
+// Converts a checkpoint's files to the core's messages.
 std::vector<control::StateFile> state_files_of(const CheckpointManifest& manifest) {
   std::vector<control::StateFile> files;
   for (const auto& file : manifest.files) {
@@ -125,7 +125,7 @@ RunRules CoordinatorService::make_rules() const {
           .packet_bytes = sizes.forward};
 }
 
-// Finds the newest whole checkpoint that is not of a later step than the last row.
+// Finds the newest whole checkpoint whose step is not later than the last row.
 Status CoordinatorService::read_checkpoints(StoredRun& stored) {
   TRY(checkpoints_.clean_partials());
   const auto found = TRY(checkpoints_.latest(stored.steps.committed));
@@ -142,7 +142,7 @@ Status CoordinatorService::read_checkpoints(StoredRun& stored) {
   return {};
 }
 
-// With other cuts than before, what workers hold is of no use: a new generation begins in which nobody has a seat.
+// If the cuts have changed, the workers' state is useless: begins a new generation in which nobody has a seat.
 Status CoordinatorService::forget_other_cuts(StoredRun& stored) {
   if (identity_.config.pipeline.auto_cuts) return {};
   const auto cuts = cuts_text(blocks_per_stage(identity_.config));
@@ -242,7 +242,7 @@ Status CoordinatorService::may_tunnel(const wire::Hello& hello, const Caller& ca
   return allowed.ok() ? Status() : Status(refused(visit, allowed.error().message));
 }
 
-// No unit: the token table, which every stage holds.
+// An empty unit means the token table, which every stage holds.
 Status CoordinatorService::may_fetch(const Visit& visit, const std::string& unit) {
   const std::lock_guard lock(mutex_);
   const auto peer = TRY(peer_of(visit));
@@ -262,7 +262,7 @@ grpc::Status CoordinatorService::other_run(const std::string& run) const {
   return refusal(fmt::format("this is run {}, not {}", identity_.run, one_line(run)));
 }
 
-// ---- calls: whatever comes in is a stranger's and is checked before it is used ----
+// ---- calls: every request may be hostile and is checked before it is used ----
 
 grpc::Status CoordinatorService::GetRun(grpc::ServerContext* context, const control::RunRequest* request,
                                         control::RunDescription* reply) {
@@ -313,7 +313,7 @@ void CoordinatorService::hear(SessionId id, const Visit& visit, const std::strin
   apply(core_->message(id, message, clock_.now()));
 }
 
-// Writes what the core has for a worker until the core has closed the session or the worker is gone.
+// Writes the core's messages to a worker until the core closes the session or the worker is gone.
 void CoordinatorService::write_messages(Session& session, Stream& stream) {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -327,10 +327,10 @@ void CoordinatorService::write_messages(Session& session, Stream& stream) {
     if (!written) break;
   }
   session.closed = true;
-  // The last message may say why. Whoever reads it hangs up, and a cancelled stream may lose it.
+  // The last message may say why. A worker that reads it hangs up; a cancelled stream may lose it.
   changed_.wait_for(lock, kCallFarewell, [&] { return session.hung_up; });
   lock.unlock();
-  session.context->TryCancel();  // ends the reads as well
+  session.context->TryCancel();  // also ends the reads
 }
 
 grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::ServerReader<control::FilePart>* reader,
@@ -510,13 +510,13 @@ grpc::Status CoordinatorService::Invite(grpc::ServerContext* context, const cont
 // ---- effects ----
 
 void CoordinatorService::apply(Effects effects) {
-  // Effects may lead to more (a manifest that was written); they come after all of these.
+  // Effects may lead to more (a manifest that was written); those come after all of these.
   while (!effects.empty()) {
     Effects more;
     for (const auto& effect : effects) {
       const auto status = carry_out(effect, more);
       if (status.ok()) continue;
-      // Nothing after this one may happen: a commit that is not on the disk must not be sent.
+      // Skip all later effects: a commit that is not on the disk must not be sent.
       more = core_->fail(status.error().message);
       std::erase_if(more, [](const Effect& one) {
         return !std::holds_alternative<SendTo>(one) && !std::holds_alternative<Finish>(one);
@@ -574,7 +574,7 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
       effect);
 }
 
-// Writes them into the run's config, as if a person had.
+// Writes the cuts into the run's config, as if a person had set them.
 Status CoordinatorService::keep_cuts(const std::vector<int64_t>& cuts) {
   identity_.config.pipeline.cuts = cuts;
   identity_.config.pipeline.auto_cuts = false;

@@ -1,6 +1,6 @@
 // The coordinator as a gRPC service: checks who is calling, turns calls into events of the core and carries out the
-// core's effects, in order, under one lock. What the core wants durable is on the disk before anybody is told. It
-// serves token ids and files as bytes and makes no tensors.
+// core's effects, in order, under one lock. A durable effect is on the disk before anybody hears of it. Serves token
+// ids and files as bytes and makes no tensors.
 #pragma once
 
 #include <condition_variable>
@@ -26,22 +26,22 @@
 
 namespace thinpipe {
 
-// What a run is, beside what has happened in it.
+// The facts of a run that do not depend on its progress.
 struct RunIdentity {
   std::string run;  // 32 hex digits
   RunConfig config;
   std::filesystem::path folder;
   std::string corpus_id;
   int64_t vocab = 0;
-  std::string seed_numbers_sha256;      // seed_numbers_sha256() of it
-  std::optional<CheckpointFile> table;  // the frozen token table's file, where the config names one
+  std::string seed_numbers_sha256;      // seed_numbers_sha256() of the run
+  std::optional<CheckpointFile> table;  // the frozen token table's file, if the config names one
   std::filesystem::path table_path;
 };
 
-// How others reach this coordinator, and by what they know it.
+// Who may take part, and the authority that signs their certificates.
 struct RunDoor {
   CertificateAuthority authority;
-  bool open = false;  // strangers may take part
+  bool open = false;  // strangers may join
 };
 
 // Keeps a flood of refused callers from filling the event log.
@@ -49,7 +49,7 @@ class RefusalLog {
  public:
   static constexpr int kPerSecond = 10;
 
-  // The line to write; none when this second has had enough. The next line says how many were left out.
+  // Returns the line to write; nullopt if this second has had enough. The next line says how many were left out.
   std::optional<std::string> note(const std::string& reason, TimePoint now);
 
  private:
@@ -68,19 +68,19 @@ class CoordinatorService final : public control::Coordinator::Service {
   Status start();
   void tick();
   void stop_after_checkpoint();
-  // Set when the run is over.
+  // nullopt until the run is over.
   std::optional<Finish> ended() const;
-  // Waits until every worker has hung up, at most this long.
+  // Waits until every worker has hung up, but no longer than `most`.
   void wait_for_farewells(Duration most);
   // Ends every stream.
   void close_all();
-  // All steps are done and evaluated.
+  // True if all steps are done and evaluated.
   bool complete() const;
   control::RunStatus status() const;
   Status remember_port(int port);
   // Sets the addresses that invites name.
   void announce(std::vector<std::string> addresses);
-  // The relay: registered with the same server.
+  // The relay. Register it with the same server.
   TunnelService& tunnels() { return tunnels_; }
 
   using Stream = grpc::ServerReaderWriter<control::ToWorker, control::FromWorker>;
@@ -100,16 +100,16 @@ class CoordinatorService final : public control::Coordinator::Service {
   struct Session {
     grpc::ServerContext* context = nullptr;
     std::deque<control::ToWorker> queue;
-    bool closed = false;   // nothing that comes is looked at any more
+    bool closed = false;   // ignores everything that still comes
     bool hung_up = false;  // by the worker
   };
-  // Somebody at the door, and what they want.
+  // A caller and the call that they make.
   struct Visit {
     Caller caller;
     const char* call;
   };
 
-  // Who is calling, and may they? With the mutex held. An error is logged.
+  // Checks who is calling and whether they may. With the mutex held. Logs errors.
   Result<std::string> peer_of(const Visit& visit);
   Status require_operator(const Visit& visit);
   Status require_member(const Visit& visit);
@@ -135,7 +135,7 @@ class CoordinatorService final : public control::Coordinator::Service {
   void describe_offer(const control::JoinRequest& request, WallTime now, control::JoinReply& reply) const;
   bool has_windows(const control::WindowsRequest& request) const;
 
-  RunIdentity identity_;  // its cuts may be decided when the machines are known
+  RunIdentity identity_;  // the cuts may be decided later, by the machines
   const RunDoor door_;
   RunStore store_;
   Admission admission_;

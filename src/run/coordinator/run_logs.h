@@ -1,5 +1,5 @@
-// metrics.jsonl and timing.jsonl of a coordinated run. They are copies of the store's rows: however often a run was
-// interrupted, its metrics.jsonl is the same as without interruptions.
+// metrics.jsonl and timing.jsonl of a coordinated run. They are copies of the store's rows, so interruptions do not
+// change a run's metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ class RunLogs {
  public:
   RunLogs(std::filesystem::path folder, const TrainConfig& train) : folder_(std::move(folder)), train_(train) {}
 
-  // Writes both files from the store again: when a coordinator starts and after a rollback.
+  // Rewrites both files from the store. Called when a coordinator starts and after a rollback.
   Status rewrite(const RunStore& store);
-  // Adds the lines that have become complete.
+  // Appends the lines that have become complete.
   Status catch_up(const RunStore& store);
 
  private:
   struct Lines {
     std::vector<std::string> metrics, timing;
   };
-  // The lines from step `from` on that are complete: a step's line waits for the evaluation that follows it.
+  // Returns the complete lines from step `from` on. A step's line waits for the evaluation that follows it.
   Result<Lines> lines_from(const RunStore& store, int64_t from) const;
   void count(const Lines& written);
 

@@ -32,10 +32,10 @@ CREATE TABLE IF NOT EXISTS peers (peer TEXT PRIMARY KEY, invite TEXT NOT NULL, r
 CREATE TABLE IF NOT EXISTS revoked (peer TEXT PRIMARY KEY);
 )";
 
-// A number that SQLite would store as NULL (NaN) comes back as NaN.
+// SQLite stores NaN as NULL; it comes back as NaN.
 using Value = std::variant<int64_t, double, std::string>;
 
-// One prepared statement; bound, stepped through and gone.
+// One prepared statement, used once.
 class Statement {
  public:
   Statement(sqlite3* database, const char* text, const std::vector<Value>& values) : database_(database) {
@@ -54,7 +54,7 @@ class Statement {
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
 
-  // A row is there. Once it is not, failed() tells why not.
+  // Returns whether there is a row. If not, failed() says whether that is an error.
   bool step() {
     code_ = statement_ != nullptr ? sqlite3_step(statement_) : sqlite3_errcode(database_);
     return code_ == SQLITE_ROW;
@@ -80,7 +80,7 @@ Error trouble(const std::filesystem::path& path, sqlite3* database) {
   return Error{fmt::format("{}: {}", path.string(), sqlite3_errmsg(database))};
 }
 
-// Every row that the statement finds, as `read` makes it of a Statement.
+// Returns every row that the statement finds, converted by `read`.
 template <class Read>
 auto select(const std::filesystem::path& path, sqlite3* database, const char* text, const std::vector<Value>& values,
             Read read) -> Result<std::vector<decltype(read(std::declval<const Statement&>()))>> {
@@ -93,7 +93,7 @@ auto select(const std::filesystem::path& path, sqlite3* database, const char* te
 
 std::string first_text(const Statement& row) { return row.text(0); }
 
-// Only one process may have the file open, and any of the first calls may be the one that finds another.
+// Only one process may have the file open. Any of the first calls may be the one that notices another process.
 Error opening_trouble(const std::filesystem::path& path, sqlite3* database) {
   if (sqlite3_errcode(database) != SQLITE_BUSY) return trouble(path, database);
   return Error{fmt::format("{}: another process serves this run", path.string())};
@@ -116,7 +116,7 @@ Result<RunStore> RunStore::open(const std::filesystem::path& path) {
   const int code = sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   RunStore store(path, database);
   if (code != SQLITE_OK) return trouble(path, database);
-  // FULL: a commit is on the disk before anybody is told of it. EXCLUSIVE: one coordinator at a time.
+  // FULL: a commit is on the disk before it is sent. EXCLUSIVE: one coordinator at a time.
   for (const char* text :
        {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"}) {
     if (auto status = execute(path, database, text, {}); !status) return opening_trouble(path, database);

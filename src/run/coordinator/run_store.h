@@ -1,5 +1,5 @@
-// The coordinator's memory, in SQLite: a restarted coordinator continues from it. Every change is on the disk when the
-// call returns. metrics.jsonl and timing.jsonl are copies of rows in here.
+// The coordinator's state in SQLite, from which a restarted coordinator continues. Every change is on the disk when the
+// call returns. metrics.jsonl and timing.jsonl are copies of its rows.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct PeerRow {
 
 class RunStore {
  public:
-  // Opens or makes the database. An error names the file: not a database, of a later version, locked by another
-  // process.
+  // Opens or makes the database. Returns an error that names the file if it is not a database, has a later version, or
+  // is locked by another process.
   static Result<RunStore> open(const std::filesystem::path& path);
   ~RunStore();
   RunStore(RunStore&& other) noexcept;
@@ -46,30 +46,30 @@ class RunStore {
   // The state that a coordinator starts from, except the cuts and the checkpoint, which are files in the run's folder.
   Result<StoredRun> load() const;
 
-  // One transaction: the epoch, who holds which stage, and, with drop_from >= 0, the rows that a rollback forgets.
+  // One transaction: stores the epoch and the roster; with drop_from >= 0, deletes the rows that a rollback forgets.
   Status set_epoch(const PersistEpoch& epoch);
   // Begins a new generation in which nobody holds a stage; returns its epoch.
   Result<uint64_t> forget_holders();
   Result<std::vector<std::string>> roster() const;
 
   Status add_commit(const CommitRow& row);
-  // In order; from that step on.
+  // Returns the rows from that step on, in order.
   Result<std::vector<CommitRow>> commits(int64_t from = 0) const;
   Status add_evaluation(const PersistEvaluation& evaluation);
   Result<std::vector<PersistEvaluation>> evaluations() const;
 
-  // Invites, by id; the same id replaces.
+  // Adds the invite, or replaces the one with the same id.
   Status put_invite(const InviteRecord& invite);
   Result<std::vector<InviteRecord>> invites() const;
   // One transaction: takes a use from the invite and remembers the peer by its certificate request.
   Status enrol(const PeerRow& peer);
-  // The peer that has enrolled with that request before.
+  // Returns the peer that has enrolled with that request before.
   Result<std::optional<PeerRow>> peer_with_key(const std::string& request_sha256) const;
   Result<bool> has_peer(const std::string& peer) const;
   Status revoke_peer(const std::string& peer);
 
   Status add_event(const std::string& kind, const std::string& text);
-  // Those with a higher number, at most `most`, the newest if there are more.
+  // Returns events with a higher number than `after`, at most `most` of them, the newest if there are more.
   Result<std::vector<control::EventLine>> events(int64_t after, int64_t most) const;
 
  private:

@@ -30,7 +30,7 @@ namespace {
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kServeFarewell = std::chrono::seconds(10);
 
-// The stored value of that name; stores `first` if there is none yet.
+// Returns the stored value of that name; stores `first` if there is none yet.
 std::string lasting(RunStore& store, const std::string& name, const std::string& first) {
   const auto known = store.get(name).take();
   if (known) return *known;
@@ -38,7 +38,7 @@ std::string lasting(RunStore& store, const std::string& name, const std::string&
   return first;
 }
 
-// A place without a port gets the port of last time, so that workers find a restarted coordinator.
+// A place without a port gets the port from last time, so that workers find a restarted coordinator.
 std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::string>& listen) {
   const auto port = store.get("port").take();
   std::vector<HostPort> places;
@@ -49,7 +49,7 @@ std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::stri
   return places;
 }
 
-// Fills in the ports that the places got. Throws UserError if it cannot listen at one of them.
+// Fills in the ports of the places. Throws UserError if it cannot listen at one of them.
 std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Identity& identity,
                                            std::vector<HostPort>& places) {
   prepare_grpc();
@@ -89,13 +89,13 @@ std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder,
   return CheckpointFile{"", std::filesystem::file_size(path), sha256_of_file(path).take()};
 }
 
-// The weights of the last checkpoint as one file.
+// Writes the weights of the last checkpoint as one file.
 Status write_model(const std::filesystem::path& folder, int64_t step) {
   const auto found = TRY(checkpoint_of_step(folder, step));
   return write_model_file(found.files, folder / "model.safetensors");
 }
 
-// Ticks until the run is over. A second signal ends the process: what is durable is durable.
+// Ticks until the run is over. A second signal ends the process: durable state is already on the disk.
 Finish wait_for_end(CoordinatorService& service) {
   sigset_t signals;
   sigemptyset(&signals);

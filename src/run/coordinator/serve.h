@@ -16,11 +16,11 @@ namespace thinpipe {
 
 struct ServeOptions {
   std::filesystem::path folder;  // of the run, with its config.toml
-  // HOST or HOST:PORT each. Default port: the one of last time, else the kernel chooses. Default: all interfaces.
+  // HOST or HOST:PORT each. Default port: the one from last time, else the kernel chooses. Default: all interfaces.
   std::vector<std::string> listen;
-  std::vector<std::string> announce;  // further HOST:PORT that invites name, for example a forwarded port
+  std::vector<std::string> announce;  // more HOST:PORT for invites, for example a forwarded port
   bool open = false;                  // others may join
-  std::function<void(const std::vector<std::string>&)> on_ready;  // it listens; where
+  std::function<void(const std::vector<std::string>&)> on_ready;  // gets the addresses when it listens
 };
 
 // Returns when the run is over, or when SIGINT or SIGTERM has stopped it (the first after a checkpoint, the second at

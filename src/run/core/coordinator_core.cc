@@ -37,7 +37,7 @@ CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now
       steps_(std::move(stored.steps)),
       saving_(std::move(stored.saving)) {
   roster_.revoked = std::move(stored.revoked);
-  // Whoever held a seat may be alive and on its way back: nobody else gets it while the lease lasts.
+  // The holder of a seat may be alive and on its way back: nobody else gets the seat while the lease lasts.
   for (size_t i = 0; stored.roster.size() == seats_.size() && i < seats_.size(); ++i) {
     roster_.members[stored.roster[i]] = Member{.peer = stored.roster[i], .heard = now, .seat = seats_[i]};
   }
@@ -93,7 +93,7 @@ Effects CoordinatorCore::manifest_written(const std::vector<control::StateFile>&
   return advance(now);
 }
 
-// Worth stopping for: without checkpoints the steps that can be lost grow without end.
+// Stops the run, because without checkpoints the number of steps that can be lost grows without limit.
 Effects CoordinatorCore::manifest_failed(const std::string& reason, TimePoint now) {
   finish(true, fmt::format("the checkpoint could not be written: {}", reason));
   return advance(now);
@@ -113,7 +113,7 @@ Effects CoordinatorCore::control(control::ControlRequest::What what, TimePoint n
     out_.push_back(PersistPaused{false});
     log("resumed", "continuing");
   }
-  if (stop_requested_ && phase_ == Phase::kGathering && crew().empty()) {  // nobody is there to save anything
+  if (stop_requested_ && phase_ == Phase::kGathering && crew().empty()) {  // nobody can save anything
     finish(false,
            fmt::format("stopped while waiting for workers; the last checkpoint is of step {}", saving_.last_step()));
   }
@@ -167,7 +167,7 @@ void CoordinatorCore::hello(SessionId session, const control::Hello& hello, Time
   if (member.seat && phase_ != Phase::kGathering) abort(fmt::format("{} connected again", name_of(member)));
 }
 
-// Whatever does not fit the epoch and the step is late or repeated, and ignored.
+// Ignores reports that do not fit the epoch and the step: they are late or repeated.
 void CoordinatorCore::hear(Member& member, const control::FromWorker& message, TimePoint now) {
   const auto fits = [&](const auto& report, Phase phase) {
     return member.seat && phase_ == phase && report.epoch() == steps_.epoch && report.step() == steps_.committed;
@@ -192,8 +192,8 @@ void CoordinatorCore::hear(Member& member, const control::FromWorker& message, T
   }
 }
 
-// Only now does the worker hold the state that it was told to restore: it might have failed, or a newer epoch might
-// have overtaken the order.
+// Only now does the worker hold the restored state. Before, it might have failed, or a newer epoch might have overtaken
+// the order.
 void CoordinatorCore::formed(Member& member, const control::Formed& formed) {
   if (!member.seat || formed.epoch() != steps_.epoch) return;
   if (formed.has_next() && note_measured(paths_, crew(), member.seat->stage, formed.next())) {
@@ -208,7 +208,7 @@ void CoordinatorCore::trouble(Member& member, const control::Trouble& trouble, T
   if (trouble.fatal() && rules_.open) return expel(member, trouble.reason());
   if (trouble.fatal()) return finish(true, what);
   if (!member.seat || trouble.epoch() != steps_.epoch || phase_ == Phase::kGathering || done()) return;
-  if (phase_ == Phase::kForming) {  // a path that was there may be gone
+  if (phase_ == Phase::kForming) {  // a path that worked may be gone
     for (const auto& [peer, other] : roster_.members) {
       if (other.seat && std::abs(other.seat->stage - member.seat->stage) == 1) {
         paths_.book.forget(member.incarnation, other.incarnation);
@@ -240,7 +240,7 @@ void CoordinatorCore::release_leavers() {
   }
 }
 
-// Takes its place away and tells it why. The stage waits for somebody else.
+// Takes the member's place away and tells it why. The stage waits for somebody else.
 void CoordinatorCore::expel(const Member& member, const std::string& reason) {
   const auto who = name_of(member);
   const bool held_seat = member.seat.has_value();
@@ -273,7 +273,7 @@ void CoordinatorCore::drop_silent(TimePoint now) {
 
 // ---- what comes next ----
 
-// The state machine. Goes round until the phase stays as it is: what comes next needs another event.
+// The state machine. Repeats until the phase no longer changes: the next change needs another event.
 Effects CoordinatorCore::advance(TimePoint now) {
   for (auto before = Phase::kDone; before != phase_;) {
     before = phase_;
@@ -313,7 +313,7 @@ void CoordinatorCore::give_seats() {
   if (!seating.why.empty()) why_ = one_line(seating.why);
 }
 
-// A new epoch. Whoever has the state of the committed steps keeps it; decide_beginning() says what the others do.
+// Begins a new epoch. Workers with the state of the committed steps keep it; decide_beginning() says what others do.
 void CoordinatorCore::form() {
   const auto present = crew();
   std::vector<bool> restores;
@@ -331,7 +331,7 @@ void CoordinatorCore::form() {
   for (size_t i = 0; i < present.size(); ++i) {
     const bool restore = beginning.all_restore || restores[i];
     send(*present[i], form_message(present, i, restore));
-    if (restore) present[i]->holding.reset();  // until it says that it has formed
+    if (restore) present[i]->holding.reset();  // until it reports Formed
   }
   phase_ = Phase::kForming;
   for (size_t i = 0; i < paths_.chosen.size(); ++i) out_.push_back(LogEvent{"path", describe_path(paths_, i)});
@@ -410,7 +410,7 @@ std::optional<std::string> CoordinatorCore::better_path_known(TimePoint now) {
   return better.decided ? std::optional(better.why) : std::nullopt;
 }
 
-// Ends the epoch. Workers are not told: the next Form wakes them, or a broken link.
+// Ends the epoch. Sends nothing to the workers: the next Form or a broken link wakes them.
 void CoordinatorCore::gather(std::string kind, const std::string& why) {
   if (done()) return;
   phase_ = Phase::kGathering;
@@ -445,7 +445,7 @@ void CoordinatorCore::refuse(SessionId session, const std::string& who, const st
   log("refused", fmt::format("{}: {}", who, reason));
 }
 
-// Part of the text may be what a worker said.
+// Part of the text may come from a worker.
 void CoordinatorCore::log(std::string kind, const std::string& text) {
   why_ = one_line(text);
   out_.push_back(LogEvent{std::move(kind), why_});

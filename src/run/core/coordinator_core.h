@@ -1,6 +1,6 @@
-// The coordinator's decisions. No I/O, no clock, no threads: an event goes in with the time, effects come out, each
-// decision with a sentence that says why (docs/control.md). The core owns the state and decides the order of things in
-// advance(); what it decides by lives in its parts:
+// The coordinator's decisions. No I/O, no clock, no threads: an event goes in with the time, effects come out, and each
+// decision has a sentence that says why (docs/control.md). The core owns the state and decides in advance() what comes
+// next. Its parts hold the rules:
 //
 //   roster.h   who takes part and who gets which seat
 //   paths.h    how neighbours reach each other
@@ -42,7 +42,7 @@ class CoordinatorCore {
  public:
   CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now);
 
-  // Events. Each returns what is to be done.
+  // Events. Each returns what to do.
   Effects message(SessionId session, const control::FromWorker& message, TimePoint now);
   Effects session_ended(SessionId session, TimePoint now);
   Effects tick(TimePoint now);
@@ -50,7 +50,7 @@ class CoordinatorCore {
   Effects manifest_written(const std::vector<control::StateFile>& files, TimePoint now);
   Effects manifest_failed(const std::string& reason, TimePoint now);
   Effects control(control::ControlRequest::What what, TimePoint now);
-  // For good: the run never accepts that name again.
+  // Permanent: the run never accepts that name again.
   Effects kick(const std::string& peer, TimePoint now);
   // The service could not do something (a full disk): the run stops with the reason.
   Effects fail(const std::string& reason);
@@ -64,14 +64,14 @@ class CoordinatorCore {
   bool is_revoked(const std::string& peer) const { return roster_.revoked.contains(peer); }
   // The seat that a peer holds in this run, connected or not.
   std::optional<Seat> seat_of(const std::string& peer) const;
-  // Whether the peer's stage has that unit of the model, and whether the peer is the one that saves it.
+  // Whether the peer's stage has that unit of the model, and whether the peer saves it.
   bool holds_unit(const std::string& peer, const std::string& unit) const;
   bool saves_unit(const std::string& peer, const std::string& unit) const;
-  // Ok if the peer holds that end of the boundary in the present epoch and the link there is relayed.
+  // Ok if the peer holds that end of the boundary in the current epoch and the link there is relayed.
   Status may_tunnel(const std::string& peer, int64_t boundary, uint64_t epoch, bool dials) const;
-  // What somebody who came now would get.
+  // What a newcomer would get now.
   struct Offer {
-    std::optional<Seat> seat;  // none: a place to wait
+    std::optional<Seat> seat;  // nullopt: it would wait
     std::string why;
     uint64_t state_bytes = 0;
   };
@@ -86,13 +86,13 @@ class CoordinatorCore {
   void formed(Member& member, const control::Formed& formed);
   void trouble(Member& member, const control::Trouble& trouble, TimePoint now);
 
-  // Members that go. No reference to a member is valid after the function that removed it.
+  // Members that go. These functions invalidate references to the members that they remove.
   void release_leavers();
   void expel(const Member& member, const std::string& reason);
   void drop_silent(TimePoint now);
   void remove(const std::string& peer);
 
-  // Decides what comes next and does it. Ends every event: returns all effects of the event.
+  // Decides what comes next and does it. Every event ends with it. Returns all effects of the event.
   Effects advance(TimePoint now);
   bool ready_to_form(TimePoint now);
   void give_seats();
@@ -100,7 +100,7 @@ class CoordinatorCore {
   void act_when_idle(TimePoint now);
   void commit(TimePoint now);
   void end_evaluation();
-  // Why a new epoch would get rid of a relay; nothing: it would not. Probes relayed neighbours from time to time.
+  // Why a new epoch would get rid of a relay; nullopt: it would not. Probes relayed neighbours from time to time.
   std::optional<std::string> better_path_known(TimePoint now);
   void gather(std::string kind, const std::string& why);
   void abort(const std::string& why);
@@ -124,7 +124,7 @@ class CoordinatorCore {
   Paths paths_;
   Steps steps_;
   Saving saving_;
-  Effects out_;  // of the event in hand
+  Effects out_;  // effects of the current event
 };
 
 }  // namespace thinpipe

@@ -1,5 +1,5 @@
-// What the coordinator's core wants done: the core decides, the service carries out, in this order. A durable effect is
-// on the disk before the next one begins, so a commit is never sent before it is written.
+// What the coordinator's core wants done. The core decides; the service carries the effects out in order. A durable
+// effect is on the disk before the next one begins, so a commit is never sent before it is written.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CloseSession {
   SessionId session;
   std::string reason;
 };
-// Durable. drop_from >= 0: commits of that step and later, and evaluations after it, are forgotten.
+// Durable. drop_from >= 0: forgets commits of that step and later, and evaluations after it.
 struct PersistEpoch {
   uint64_t epoch;
   uint64_t generation;
@@ -34,7 +34,7 @@ struct PersistEpoch {
 struct PersistCommit {
   CommitRow row;
 };
-// Durable. step: committed steps; is_final: over the whole split, when all steps are done.
+// Durable. step: committed steps; is_final: over the whole split, after all steps.
 struct PersistEvaluation {
   int64_t step;
   double loss;
@@ -48,13 +48,13 @@ struct PersistPaused {
 struct PersistRevoked {
   std::string peer;
 };
-// Durable: blocks per stage, for good.
+// Durable: blocks per stage, final.
 struct PersistCuts {
   std::vector<int64_t> cuts;
 };
-// Durable; tells the core by manifest_written or manifest_failed.
+// Durable. The service answers with manifest_written() or manifest_failed().
 struct WriteManifest {
-  std::vector<control::StateFile> files;  // every unit of the model, in its order
+  std::vector<control::StateFile> files;  // every unit of the model, in the model's order
 };
 struct LogEvent {
   std::string kind;

@@ -10,12 +10,12 @@
 namespace thinpipe {
 namespace {
 
-// Workers measured it, so it may be any number.
+// Workers measured the rate, so it may be any number.
 std::string rate_text(double bits_per_s) {
   return bits_per_s >= 1 && bits_per_s < 1e15 ? format_rate(static_cast<uint64_t>(bits_per_s)) : "an unknown rate";
 }
 
-// What the book says about two neighbours. The probes that it wants become messages.
+// Asks the book about two neighbours. Turns the probes that it wants into messages.
 std::optional<PathChoice> look_up(PathBook& book, const Member& lower, const Member& upper, TimePoint now,
                                   Effects& probes) {
   std::vector<PathProbe> wanted;
@@ -41,7 +41,7 @@ const PathBook::Answer& PathBook::ask(const Pair& pair, TimePoint now, std::vect
   Answer& answer = found->second;
   if (is_new || (!answer.reached() && now - answer.asked >= kTryAgain)) {
     answer.asked = now;
-    // Nobody waits for a second try: until it is answered, the first answer stands.
+    // Nobody waits for a second probe: the first answer stands until the second arrives.
     if (is_new) answer.pending = true;
     probes.push_back({pair.first, pair.second});
   }
@@ -189,7 +189,7 @@ void describe_links(const Paths& paths, control::RunStatus& status) {
   }
 }
 
-// Facts may be any number, because workers measured them. A hop that is too long costs memory and no more; a loopback's
+// Facts may be any number, because workers measured them. A hop that is too long only costs memory. A loopback's
 // fraction of a millisecond is not worth a microbatch.
 double slowest_hop_s(const Paths& paths, uint64_t packet_bytes) {
   constexpr double kWorthCovering_s = 1e-3, kLongest_s = 10;

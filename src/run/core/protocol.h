@@ -1,5 +1,5 @@
-// The version of what coordinator and workers say to each other (proto/control.proto). A change of meaning is a new
-// one.
+// The version of the protocol between coordinator and workers (proto/control.proto). A change of meaning needs a new
+// version.
 #pragma once
 
 #include <cstdint>

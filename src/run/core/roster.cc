@@ -11,7 +11,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr int kMostAddresses = 16;  // of one worker
+constexpr int kMostAddresses = 16;  // per worker
 constexpr size_t kMaxPeerBytes = 200;
 
 template <class Members, class Wanted>
@@ -22,7 +22,7 @@ auto find_member(Members& members, Wanted wanted) -> decltype(&members.begin()->
   return nullptr;
 }
 
-// In the order in which they came.
+// In order of arrival.
 std::vector<const Member*> by_arrival(const Roster& roster, bool (*wanted)(const Member&)) {
   std::vector<const Member*> found;
   for (const auto& [peer, member] : roster.members) {
@@ -32,7 +32,7 @@ std::vector<const Member*> by_arrival(const Roster& roster, bool (*wanted)(const
   return found;
 }
 
-// The machines decide the cuts: once, when there is one for every seat.
+// Decides the cuts by the machines, once, when there is a machine for every seat.
 Seating place_machines(const Roster& roster, const RunRules& rules) {
   std::vector<Machine> machines;
   for (const auto* member : by_arrival(roster, [](const Member&) { return true; })) {
@@ -110,7 +110,7 @@ std::optional<std::string> why_refused(const Roster& roster, const control::Hell
 
 void admit(Roster& roster, Member& member, SessionId session, const control::Hello& hello, const RunRules& rules,
            TimePoint now) {
-  if (member.incarnation != hello.incarnation()) {  // it was started to take the other's place
+  if (member.incarnation != hello.incarnation()) {  // a new process replaces the old one
     member = Member{.arrival = roster.arrivals++, .seat = member.seat};
   }
   member.peer = hello.peer();

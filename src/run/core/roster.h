@@ -1,5 +1,5 @@
 // Who takes part in a run: decides whom to admit, who has lost its place, who may leave, and who gets which seat. A
-// value and free functions; the core (coordinator_core.h) passes the time in and acts on the answers.
+// value and free functions; the core (coordinator_core.h) passes in the time and acts on the answers.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ struct Member {
   std::string incarnation;             // which process of the peer; empty: a restarted coordinator has not seen it yet
   std::vector<std::string> addresses;  // where neighbours may dial it
   control::Machine machine;
-  std::optional<SessionId> session;  // none: its stream has ended and the lease runs
+  std::optional<SessionId> session;  // nullopt: its stream has ended and the lease runs
   TimePoint heard{};                 // the lease counts from here
-  int64_t arrival = 0;               // processes are numbered in the order in which they came
+  int64_t arrival = 0;               // numbers processes in order of arrival
   bool leaving = false;
   std::optional<Seat> seat;
-  std::optional<control::Holding> holding;  // the state it has, as far as we know
+  std::optional<control::Holding> holding;  // the state that it has, as far as we know
 };
 
 struct Roster {
@@ -46,28 +46,28 @@ const Member* of_process(const Roster& roster, const std::string& incarnation);
 const Member* holder_of(const Roster& roster, Seat seat);
 // The holders of all seats, in the order of the seats. Empty unless every seat has one that is connected.
 std::vector<Member*> crew_of(Roster& roster, const std::vector<Seat>& seats);
-// Every seat has a holder; some of them may have lost their connection.
+// True if every seat has a holder, connected or not.
 bool every_seat_is_held(const Roster& roster, const std::vector<Seat>& seats);
 bool a_holder_is_leaving(const Roster& roster);
 
-// Why nobody with that version of the protocol can take part.
+// Says why a worker with that protocol version cannot take part.
 std::string why_other_protocol(uint32_t protocol);
-// Why a worker that says this cannot take part. Nothing: it can.
+// Says why a worker with this hello cannot take part; nullopt: it can.
 std::optional<std::string> why_refused(const Roster& roster, const control::Hello& hello);
-// Takes over what the hello says. `member` is its entry in the roster: empty, or what was known of the peer. A new
+// Copies the hello into `member`, the peer's entry in the roster: empty, or what was known about the peer. A new
 // process of a peer keeps the seat.
 void admit(Roster& roster, Member& member, SessionId session, const control::Hello& hello, const RunRules& rules,
            TimePoint now);
 
-// A member that has to go, and the sentence that says why.
+// A member that has to go, and one sentence that says why.
 struct Departure {
   std::string peer;
   std::string why;
 };
-// Members that were silent for longer than the lease.
+// Returns the members that were silent for longer than the lease.
 std::vector<Departure> expired(const Roster& roster, const RunRules& rules, TimePoint now);
-// Leaving members that nothing keeps. One with a seat is kept for as long as it is connected and needed: while its
-// state must still get into a checkpoint, or while an epoch counts on it.
+// Returns the leaving members that may go now. One with a seat stays while it is connected and needed: until its state
+// is in a checkpoint, or while an epoch counts on it.
 std::vector<Departure> free_to_leave(const Roster& roster, bool seats_are_needed);
 
 // Who gets which seat.
@@ -78,14 +78,14 @@ struct Seating {
     std::string why;
   };
   std::vector<Given> given;
-  std::vector<int64_t> cuts;  // blocks per stage, decided now and for good; empty: nothing is decided
-  std::string why;            // of the cuts, or why somebody waits; empty: nobody waits for a seat that is free
+  std::vector<int64_t> cuts;  // blocks per stage, decided now and final; empty: not decided
+  std::string why;            // why these cuts, or why somebody waits; empty: nobody waits for a free seat
 };
-// A free seat goes to the worker that still holds its state, else to the one that has waited longest and has the memory
-// for it. With pipeline.auto_cuts nobody gets a seat until there is a machine for each; then place() decides.
+// Gives a free seat to the worker that still holds its state, else to the one that has waited longest and has enough
+// memory. With pipeline.auto_cuts nobody gets a seat until there is a machine for each; then place() decides.
 Seating decide_seats(const Roster& roster, const RunRules& rules);
 
-// The units of the model that the holder of a seat holds, and those that it saves. None before the cuts are decided.
+// The units of the model that a seat's holder holds, and those that it saves. Empty until the cuts are decided.
 std::vector<std::string> units_of(const RunRules& rules, Seat seat);
 std::vector<std::string> units_saved_by(const RunRules& rules, Seat seat);
 

@@ -1,5 +1,5 @@
-// What does not change while a run lasts: its config, and the few facts about it that the config does not say. The
-// coordinator's parts (roster, paths, steps, saving) decide by these rules.
+// What does not change during a run: its config, and a few facts that are not in the config. The coordinator's parts
+// (roster, paths, steps, saving) decide by these rules.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace thinpipe {
 
 struct RunRules {
   std::string run;            // its id
-  RunConfig config;           // validated. With pipeline.auto_cuts the machines decide the cuts, once, and end it
-  std::string config_sha256;  // config_identity() of it
-  // Strangers take part: a worker that fails for good loses its place instead of ending the run.
+  RunConfig config;           // validated. The machines' decision on the cuts turns pipeline.auto_cuts off
+  std::string config_sha256;  // config_identity() of config
+  // Strangers take part: a worker that fails permanently loses its place instead of ending the run.
   bool open = false;
   int64_t vocab = 0;
   int64_t validation_windows = 0;  // in the whole validation split
@@ -25,7 +25,7 @@ struct RunRules {
   uint64_t packet_bytes = 0;       // of the largest message, to compute its transfer time on a measured line
 
   int64_t steps() const { return config.train.steps; }
-  // How many validation windows the evaluation after that many steps reads.
+  // How many validation windows the evaluation after `committed` steps reads.
   int64_t windows_after(int64_t committed) const {
     return committed == steps() ? validation_windows : std::min(config.train.eval_sequences, validation_windows);
   }

@@ -12,7 +12,7 @@
 namespace thinpipe {
 namespace {
 
-// Before the next attempt after trouble: a neighbour that is dying should have the time to be noticed.
+// The delay before a retry. It leaves time to notice a neighbour that is dying.
 constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
 constexpr Duration kLongestRetry = std::chrono::seconds(5);
 
@@ -39,8 +39,8 @@ std::string timing_text(int64_t step, Duration since_start, const std::vector<co
   return line.dump();
 }
 
-// A stage that made the first number which is not finite would not say so. Those that received one say from whom, and
-// the first to receive it names the sender.
+// The stage that made the first non-finite number does not report it. Stages that received one report from whom, so the
+// first receiver names the sender.
 std::string why_skipped(const CommitRow& row, const std::vector<control::Ready>& reports,
                         const std::vector<std::string>& names) {
   for (size_t i = 1; i < reports.size(); ++i) {
@@ -99,7 +99,7 @@ NextMove decide_next(const Steps& steps, const Saving& saving, const Wishes& wis
   if (evaluation_is_due(steps, rules) && !wishes.stop) {
     return {Move::kEvaluate, false, fmt::format("evaluating after step {}", committed)};
   }
-  // The run's end, a stop and a leaver need the checkpoint of this very step.
+  // The run's end, a stop and a leaver need a checkpoint of exactly this step.
   const bool must_save = (over || wishes.stop || wishes.leave) && saving.manifest_step != committed;
   const bool save = (saving.due || must_save) && !saving.step;
   if (must_save) {
@@ -170,7 +170,7 @@ control::ToWorker run_order(const Steps& steps, const RunRules& rules, double pa
   order.set_step(steps.committed);
   const auto& config = rules.config;
   if (config.pipeline.schedule != ScheduleKind::k1f1b) return message;
-  // Before the first measurement nothing is known to be worth covering.
+  // Before the first measurement it is unknown what is worth covering.
   const bool measured = steps.microbatch_s > 0;
   const auto warmup =
       covering_warmup(config.pipeline.stages, config.train.microbatches, measured ? steps.microbatch_s : 1.0,

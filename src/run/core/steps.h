@@ -19,16 +19,16 @@
 namespace thinpipe {
 
 struct Steps {
-  uint64_t epoch = 0;       // the attempt at working together; only grows
+  uint64_t epoch = 0;       // numbers the attempts to work together; only grows
   uint64_t generation = 0;  // the epoch in which the run began or last returned to a checkpoint
-  int64_t committed = 0;    // steps; the next one has this number
+  int64_t committed = 0;    // steps; also the number of the next one
   int64_t basis_version = 0;
   std::optional<CommitRow> last_commit;
   std::set<int64_t> skipped;      // steps
-  std::set<int64_t> evaluations;  // committed steps that they followed
+  std::set<int64_t> evaluations;  // how many steps were committed before each
   std::optional<double> validation_loss, final_loss;
 
-  // What the holders of the seats have reported in this epoch, about the step or evaluation under way.
+  // What the seats' holders have reported in this epoch about the step or evaluation under way.
   std::set<Seat> formed;
   std::map<Seat, control::Ready> ready;
   std::map<Seat, double> evaluated;  // sum of the losses
@@ -36,15 +36,15 @@ struct Steps {
   int64_t failures = 0;  // epochs in a row that ended in trouble without a commit
   std::optional<TimePoint> retry_at;
 
-  // What the last committed step took.
+  // The costs of the last committed step.
   double step_s = 0;
   double microbatch_s = 0;  // mean over stages and microbatches: forward and backward
-  double wait_share = 0;    // of the time, spent waiting for messages
+  double wait_share = 0;    // share of the time spent waiting for messages
   uint64_t step_bytes = 0;
 };
 
 void forget_reports(Steps& steps);
-// Begins a new epoch. With `beginning.all_restore` later steps and evaluations are forgotten.
+// Begins a new epoch. With `beginning.all_restore`, forgets later steps and evaluations.
 void begin_epoch(Steps& steps, const Beginning& beginning, int64_t basis_version);
 
 // What to do between two steps.
@@ -60,36 +60,35 @@ struct NextMove {
   bool save = false;  // ask for a checkpoint of this step first
   std::string why;
 };
-// What people and machines want, beside the next step.
+// What people and machines want besides the next step.
 struct Wishes {
   bool stop = false;
   bool pause = false;
   bool leave = false;                  // the holder of a seat wants to leave
-  std::optional<std::string> regroup;  // a new epoch would help, and why
+  std::optional<std::string> regroup;  // why a new epoch would help
 };
 NextMove decide_next(const Steps& steps, const Saving& saving, const Wishes& wishes, const RunRules& rules);
 
 // Commits or skips the step that all seats have reported; returns the row to write. `names`: who holds each seat, in
-// order; the row of a skipped step says which of them sent numbers that are not finite. An error ends the run.
+// order; the row of a skipped step says who sent numbers that are not finite. An error ends the run.
 Result<CommitRow> commit_step(Steps& steps, const RunRules& rules, const std::vector<std::string>& names,
                               Duration since_start);
-// Why the run should not go on, if too many steps in a row were skipped.
+// Says why the run should stop if too many steps in a row were skipped.
 std::optional<std::string> too_many_skipped(const Steps& steps, const RunRules& rules);
 // Ends the evaluation that all seats have reported.
 PersistEvaluation finish_evaluation(Steps& steps, const RunRules& rules);
 
-// An epoch has ended in trouble. Sets when to try again; returns why the run should end if it has failed too often.
+// Counts an epoch that ended in trouble. Sets the time of the retry; returns why the run should end after too many.
 std::optional<std::string> count_failure(Steps& steps, const RunRules& rules, const std::string& what, TimePoint now);
 
-// What the stages are told. path_hop_s: how long a message takes on the slowest path, as measured; 1f1b covers it.
+// Orders for the stages. path_hop_s: measured time of a message on the slowest path; 1f1b covers it.
 control::ToWorker run_order(const Steps& steps, const RunRules& rules, double path_hop_s);
 control::ToWorker evaluate_order(const Steps& steps, const RunRules& rules);
 control::ToWorker save_order(const Steps& steps);
 
-// A worker that reported a step ready and did not hear the outcome: whether that step was committed, so that it can be
-// told.
+// For a worker that reported a step ready and did not hear the outcome: returns whether that step was committed.
 bool missed_last_commit(const Steps& steps, const control::Holding& holding);
-// What the holder of a seat has once it has formed, and whether somebody has that.
+// What a seat's holder has after it has formed, and whether `holding` is that.
 control::Holding holding_of(const Steps& steps, const RunRules& rules, Seat seat);
 bool keeps_state(const Steps& steps, const std::optional<control::Holding>& holding, Seat seat);
 

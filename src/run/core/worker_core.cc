@@ -12,7 +12,7 @@
 namespace thinpipe {
 namespace {
 
-// A coordinator of ours has at most a handful of messages under way to one worker.
+// An honest coordinator has at most a handful of messages under way to one worker.
 constexpr size_t kMostQueued = 64;
 
 Status check_form(const control::Form& form, const WorkerFacts& facts) {
@@ -114,7 +114,7 @@ WorkerEffects WorkerCore::message(const control::ToWorker& message) {
   return out;
 }
 
-// A newer epoch makes all older work worthless. Only a commit that is still to be applied keeps its place.
+// A newer epoch makes all older work worthless. Only a commit that is not applied yet stays queued.
 void WorkerCore::take_form(const control::Form& form, WorkerEffects& out) {
   if (form.epoch() <= latest_epoch_) return;
   if (form.config_sha256() != facts_.config_sha256) {
@@ -152,7 +152,7 @@ std::optional<Work> WorkerCore::obey(const control::ToWorker& message, WorkerEff
     if (holds_step(message.evaluate().step())) return ComputeLoss{message.evaluate()};
     complain("was asked to evaluate a step that it does not hold", false, out);
   }
-  // The coordinator asks again in the next epoch if this one is not here.
+  // If this step is not here, the coordinator asks again in the next epoch.
   if (message.has_save() && holds_step(message.save().step())) return SaveState{message.save()};
   return std::nullopt;
 }
@@ -200,7 +200,7 @@ WorkerEffects WorkerCore::done(WorkDone result) {
 }
 
 void WorkerCore::finish(const control::Formed& formed, WorkerEffects& out) {
-  if (latest_epoch_ != epoch_) return;  // the next Form decides what this worker is to hold
+  if (latest_epoch_ != epoch_) return;  // the next Form decides what this worker holds
   const auto& form = std::get<TakeSeat>(*doing_).form;
   control::Holding holding;
   holding.set_run(facts_.run);
@@ -215,7 +215,7 @@ void WorkerCore::finish(const control::Formed& formed, WorkerEffects& out) {
   out.push_back(Say{std::move(message)});
 }
 
-// From the moment this is said the step is in doubt, so it is noted first: a Hello that follows must tell.
+// Once Ready is sent, the step is in doubt. So note it first: a later Hello must report it.
 void WorkerCore::finish(const control::Ready& ready, WorkerEffects& out) {
   if (latest_epoch_ != epoch_) return;
   const auto& step = std::get<ComputeStep>(*doing_).step;
@@ -244,7 +244,7 @@ void WorkerCore::finish(const WorkOk&, WorkerEffects&) {
   holding_->set_ready_step(-1);
 }
 
-// What a newer epoch has interrupted is no trouble.
+// Work that a newer epoch interrupted is not trouble.
 void WorkerCore::finish(const WorkFailed& failure, WorkerEffects& out) {
   if (failure.fatal || latest_epoch_ == epoch_) complain(failure.reason, failure.fatal, out);
 }

@@ -1,9 +1,9 @@
-// A worker's decisions: what it does with each message of the coordinator, what it says, and what it holds. No I/O, no
-// threads, no tensors, no clock: messages and the time go in, effects come out (docs/control.md). The shell that
-// carries them out is worker/worker.cc; tests run the same core under a simulator.
+// A worker's decisions: what it does with each message from the coordinator, what it sends, and what state it holds. No
+// I/O, no threads, no tensors, no clock: messages and the time go in, effects come out (docs/control.md). The shell
+// that carries them out is worker/worker.cc; tests run the same core under a simulator.
 //
-// Two kinds of effects: most are carried out at once, by whichever thread brought the message. Work is for the compute
-// thread, one piece at a time; done() answers it, and the next piece comes from there.
+// There are two kinds of effects. The thread that brought the message carries most of them out at once. The compute
+// thread does the work, one piece at a time; done() reports its end and returns the next piece.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace thinpipe {
 // What does not change while a worker is connected to one run.
 struct WorkerFacts {
   std::string run;
-  std::string coordinator;    // where it is, for messages to people
-  std::string config_sha256;  // of the config it was given (RunDescription)
+  std::string coordinator;    // its address, for messages to people
+  std::string config_sha256;  // of the config from RunDescription
   int64_t stages = 1;
   int64_t blocks = 1;
   std::string peer;
@@ -58,13 +58,13 @@ using Work = std::variant<TakeSeat, ComputeStep, ApplyCommit, ComputeLoss, SaveS
 struct WorkOk {};
 struct WorkFailed {
   std::string reason;
-  bool fatal = false;  // trying again would end the same way
+  bool fatal = false;  // a retry would fail the same way
 };
 using WorkDone = std::variant<control::Formed, control::Ready, control::Evaluated, WorkOk, WorkFailed>;
 
 // ---- at once ----
 
-// Lost if the line is down: Hello repeats what matters.
+// Send it. Lost if the line is down; the next Hello repeats what matters.
 struct Say {
   control::FromWorker message;
 };
@@ -73,18 +73,18 @@ struct Interrupt {
   uint64_t epoch;
   std::string reason;
 };
-// Close the link to this peer if there is one, and let it in no more.
+// Close the link to this peer, if any, and admit it no more.
 struct CutOff {
   std::string peer, reason;
 };
 struct AnswerProbe {
   control::Probe probe;
 };
-// The last effect there is.
+// The last effect.
 struct End {
   std::string why;
   bool failed = false;
-  bool outdated = false;  // the run's config has changed: ask for it, and begin again
+  bool outdated = false;  // the run's config has changed: fetch it and start again
 };
 
 using WorkerEffect = std::variant<Say, Interrupt, CutOff, AnswerProbe, Work, End>;
@@ -92,39 +92,39 @@ using WorkerEffects = std::vector<WorkerEffect>;
 
 class WorkerCore {
  public:
-  // Without a useful connection for longer than this, a worker gives up.
+  // A worker gives up after this long without a useful connection.
   static constexpr Duration kPatience = std::chrono::minutes(10);
 
   WorkerCore(WorkerFacts facts, TimePoint now);
 
   // ---- the line to the coordinator ----
 
-  // A new connection; returns what to say first.
+  // There is a new connection. Returns the first message to send.
   control::FromWorker connected();
   WorkerEffects disconnected(TimePoint now);
   WorkerEffects message(const control::ToWorker& message);
-  // Every heartbeat.
+  // Called at every heartbeat.
   WorkerEffects tick();
 
   // ---- this machine ----
 
   // The work under way has ended.
   WorkerEffects done(WorkDone result);
-  // The person wants to stop here. The worker stays until the coordinator says Stop.
+  // The person wants to leave. The worker stays until the coordinator says Stop.
   WorkerEffects leave();
-  // Something beside the work failed for good, for instance writing a checkpoint.
+  // Something other than the work failed permanently, for instance writing a checkpoint.
   WorkerEffects failed(const std::string& reason);
 
-  // The newest epoch heard of. Work of an older one is worth nothing.
+  // The newest known epoch. Work of older epochs is worthless.
   uint64_t latest_epoch() const { return latest_epoch_; }
   const std::optional<control::Holding>& holding() const { return holding_; }
   bool ended() const { return ended_; }
 
  private:
   void take_form(const control::Form& form, WorkerEffects& out);
-  // Starts the next piece of work, if there is none under way.
+  // Starts the next piece of work if none is under way.
   void advance(WorkerEffects& out);
-  // Whether the message gave work to do.
+  // Returns the work that the message asks for, if any.
   std::optional<Work> obey(const control::ToWorker& message, WorkerEffects& out);
   std::optional<Work> obey_form(const control::Form& form, WorkerEffects& out);
   std::optional<Work> obey_run_step(const control::RunStep& step, WorkerEffects& out);
@@ -143,12 +143,12 @@ class WorkerCore {
   const WorkerFacts facts_;
   bool leaving_ = false;
   bool ended_ = false;
-  bool useful_ = false;     // the present connection brought a message
+  bool useful_ = false;     // the current connection has brought a message
   TimePoint last_contact_;  // the end of the last useful connection
   uint64_t latest_epoch_ = 0;
-  uint64_t epoch_ = 0;  // of the seat taken last
+  uint64_t epoch_ = 0;  // of the last seat taken
   std::optional<control::Holding> holding_;
-  std::deque<control::ToWorker> queue_;  // behind the work under way
+  std::deque<control::ToWorker> queue_;  // waits for the work under way
   std::optional<Work> doing_;
 };
 

@@ -55,7 +55,7 @@ void ControlClient::keep_connected() {
 }
 
 bool ControlClient::attend() {
-  line_.hang_up();  // each attempt dials again: a channel that failed waits before it tries
+  line_.hang_up();  // dial again each time: a failed channel waits before it retries
   const auto stub = line_.stub();
   grpc::ClientContext context;
   context.set_wait_for_ready(false);

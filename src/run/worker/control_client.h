@@ -1,5 +1,5 @@
-// A worker's line to its coordinator: the Attend stream, dialled again whenever it breaks. What is said while the line
-// is down is lost; the first message of the next connection repeats what matters. Decides nothing: worker_core.h does.
+// A worker's line to its coordinator: the Attend stream, dialled again whenever it breaks. Messages sent while the line
+// is down are lost; the first message of the next connection repeats what matters. worker_core.h makes all decisions.
 #pragma once
 
 #include <condition_variable>
@@ -13,12 +13,12 @@
 
 namespace thinpipe {
 
-// All are called on the client's own two threads.
+// The client's two threads call these.
 struct ControlCallbacks {
-  std::function<control::FromWorker()> connected;  // returns what to say first
+  std::function<control::FromWorker()> connected;  // returns the first message
   std::function<bool()> disconnected;              // returns whether to dial again
   std::function<void(const control::ToWorker&)> received;
-  std::function<void()> tick;  // every heartbeat, also when the line is down
+  std::function<void()> tick;  // every heartbeat, even when the line is down
 };
 
 class ControlClient {
@@ -29,14 +29,14 @@ class ControlClient {
   ControlClient& operator=(const ControlClient&) = delete;
 
   void start(Duration heartbeat, ControlCallbacks callbacks);
-  // Hangs up and waits for both threads. No callback comes after it.
+  // Hangs up and waits for both threads. Makes no callbacks after that.
   void stop();
   // From any thread, at any time.
   void say(const control::FromWorker& message);
 
  private:
   void keep_connected();
-  // One connection, until it ends. Returns whether a message came.
+  // Serves one connection until it ends. Returns whether a message came.
   bool attend();
   void beat(Duration heartbeat);
 
@@ -46,7 +46,7 @@ class ControlClient {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
-  // The connection that is up; null if none is. Writes go through write_mutex_.
+  // The current connection; null if there is none. write_mutex_ guards writes.
   std::mutex write_mutex_;
   grpc::ClientContext* context_ = nullptr;
   grpc::ClientReaderWriter<control::FromWorker, control::ToWorker>* stream_ = nullptr;

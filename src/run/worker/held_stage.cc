@@ -10,7 +10,7 @@
 namespace thinpipe {
 namespace {
 
-// The prepared corpus on this machine if it is the run's, else the coordinator's.
+// Uses the run's prepared corpus if this machine has it, else asks the coordinator.
 std::unique_ptr<Batches> token_source(const StageSources& sources) {
   if (const auto corpus = prepared_with_id(sources.run.corpus_id(), sources.corpora))
     return std::make_unique<CorpusBatches>(*corpus, sources.config.train);
@@ -19,7 +19,7 @@ std::unique_ptr<Batches> token_source(const StageSources& sources) {
                                          sources.run.vocab());
 }
 
-// T_fixed if the config names a file of it: this worker's own copy, else the coordinator's.
+// Returns T_fixed if the config names a file for it: from this worker's copy, else from the coordinator.
 Result<at::Tensor> token_table(const StageSources& sources, StateFiles& files) {
   constexpr uint64_t kMostHeaderBytes = 1 << 20;
   const auto& [coordinator, run, config, folder, corpora] = sources;

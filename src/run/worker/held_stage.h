@@ -1,5 +1,5 @@
-// The stage that a worker holds: weights, optimiser state and, on the first stage, the source of tokens. A Form that
-// restores makes a new one; every other Form keeps it.
+// The stage that a worker holds: weights, optimiser state and, on the first stage, the source of tokens. A Form with
+// `restore` makes a new one; every other Form keeps it.
 #pragma once
 
 #include <filesystem>
@@ -18,9 +18,9 @@ namespace thinpipe {
 struct StageSources {
   CoordinatorAccess coordinator;
   control::RunDescription run;
-  RunConfig config;               // as the coordinator gave it; the cuts are the Form's
-  std::filesystem::path folder;   // the worker's own files
-  std::filesystem::path corpora;  // prepared corpora of this machine
+  RunConfig config;               // from the coordinator; the cuts come from the Form
+  std::filesystem::path folder;   // the worker's files
+  std::filesystem::path corpora;  // prepared corpora on this machine
 };
 
 class HeldStage {
@@ -32,7 +32,7 @@ class HeldStage {
 
   StageWorker& worker() { return *worker_; }
   const RunConfig& config() const { return config_; }
-  // Null on all stages but the first.
+  // Null except on the first stage.
   Batches* tokens() { return tokens_.get(); }
   // The units of the model that this stage saves.
   std::vector<std::string> saved_units() const;

@@ -8,7 +8,7 @@
 namespace thinpipe {
 namespace {
 
-// Longer than a restart of the coordinator takes; what is not there by then is trouble.
+// Longer than a restart of the coordinator takes. No answer by then is trouble.
 constexpr auto kPatience = std::chrono::seconds(10);
 
 }  // namespace

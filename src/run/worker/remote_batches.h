@@ -1,5 +1,5 @@
-// Token windows from the coordinator, for a first stage that has no copy of the corpus. The next microbatch is asked
-// for while the one before is computed.
+// Token windows from the coordinator, for a first stage that has no copy of the corpus. Asks for the next microbatch
+// while the current one is computed.
 #pragma once
 
 #include <future>

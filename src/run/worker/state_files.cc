@@ -24,11 +24,11 @@ std::string name_of(const control::StateFile& file) {
 }  // namespace
 
 struct StateFiles::Job {
-  control::StateFile common;  // what all files of this checkpoint say
+  control::StateFile common;  // the fields that all files of this checkpoint share
   std::vector<UnitState> units;
 };
 
-// A unit that lies in the worker's own folder.
+// A unit in the worker's folder.
 struct StateFiles::Written {
   control::StateFile file;
   std::filesystem::path path;
@@ -48,7 +48,7 @@ void StateFiles::give_up() {
 }
 
 Status StateFiles::save(StageWorker& worker, const std::vector<std::string>& units, const control::Save& save) {
-  give_up();  // an older one that is still trying
+  give_up();  // an older save may still be retrying
   give_up_ = false;
   Job job;
   job.common.set_step(save.step());
@@ -62,7 +62,7 @@ Status StateFiles::save(StageWorker& worker, const std::vector<std::string>& uni
   for (const auto& unit : job.units) {
     for (const auto& [name, tensor] : unit.tensors) bytes += tensor.nbytes();
   }
-  // The memory plan: the copy, and as much again for the steps beside it.
+  // Needs memory for the copy, and as much again for the steps meanwhile.
   const bool beside = source_.mode == CheckpointMode::kAsync ||
                       (source_.mode == CheckpointMode::kAuto && available_memory_bytes() > 2 * bytes);
   if (!beside) return write_and_send(job);
@@ -92,7 +92,7 @@ Result<StateFiles::Written> StateFiles::write(const Job& job, const UnitState& u
   return written;
 }
 
-// Returns an error of the disk only. Tries again until the next save if the coordinator cannot be reached.
+// Returns only disk errors. Retries until the next save if the coordinator cannot be reached.
 Status StateFiles::write_and_send(const Job& job) {
   std::vector<Written> files;
   for (const auto& unit : job.units) files.push_back(TRY(write(job, unit)));
@@ -111,8 +111,8 @@ std::filesystem::path StateFiles::own_copy(const control::StateFile& file) const
   return source_.folder / (file.sha256() + ".safetensors");
 }
 
-// Keeps these and the ones before them: the last checkpoint that is whole may be either. Not by the files' times, which
-// are out of order when the clock was set back.
+// Keeps these files and those before them: the last whole checkpoint may be either. Ignores the files' times, which are
+// out of order if the clock was set back.
 void StateFiles::forget_older(const std::vector<Written>& files) {
   std::set<std::filesystem::path> keep;
   {
@@ -177,12 +177,12 @@ Status StateFiles::fetch_to(const control::StateFile& file, const std::filesyste
   const auto bytes = std::filesystem::file_size(part, ignored);
   const auto found = TRY(sha256_of_file(part));
   if (bytes == file.bytes() && found == file.sha256()) return rename_path(part, path);
-  std::filesystem::remove(part, ignored);  // resuming it would end the same way
+  std::filesystem::remove(part, ignored);  // resuming it would fail the same way
   return Error{fmt::format("{} came with {} bytes and hash {}, needs {} bytes and {}", name_of(file), bytes,
                            found.substr(0, 12), file.bytes(), file.sha256().substr(0, 12))};
 }
 
-// Resumes where an earlier attempt ended. Returns errors of the disk and of the line; the caller checks the bytes.
+// Resumes where an earlier attempt ended. Returns errors of the disk and the line; the caller checks the bytes.
 Status StateFiles::download(const control::StateFile& file, const std::filesystem::path& part_path) {
   std::error_code code;
   uint64_t there = std::filesystem::file_size(part_path, code);

@@ -1,5 +1,5 @@
-// A worker's side of checkpoints. Saves the units of its stage as files in the worker's own folder and sends them to
-// the coordinator, during the next steps or before them. Fetches them back, from its own copies if it still has them.
+// A worker's side of checkpoints. Saves the units of its stage as files in the worker's folder and sends them to the
+// coordinator, during the next steps or before them. Fetches them back, from the local copies if they still exist.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +26,7 @@ struct StateSource {
   std::string run;
   std::filesystem::path folder;
   CheckpointMode mode = CheckpointMode::kAuto;
-  // Called from the writing thread when the state cannot be written to this disk: trying again would not help.
+  // Called from the writing thread when the state cannot be written to this disk: a retry would not help.
   std::function<void(const std::string&)> on_failure;
   // Called during a download, on the caller's thread: bytes received, bytes in all.
   std::function<void(uint64_t, uint64_t)> on_download;
@@ -35,19 +35,18 @@ struct StateSource {
 class StateFiles {
  public:
   explicit StateFiles(StateSource source);
-  // Gives up an upload under way.
+  // Gives up the upload under way.
   ~StateFiles();
 
-  // Called between steps. Returns when the next step cannot change the saved state any more: it was copied (and a
-  // thread writes it), or written and sent. Not an error if the coordinator cannot be reached: tries again until the
-  // next save.
+  // Called between steps. Returns when the next step can no longer change the saved state: it was copied (and a thread
+  // writes it), or written and sent. An unreachable coordinator is not an error: retries until the next save.
   Status save(StageWorker& worker, const std::vector<std::string>& units, const control::Save& save);
   // Returns the files by unit, whole and with the right hashes, in the worker's folder. Resumes a download that was
   // interrupted.
   Result<std::map<std::string, SafetensorsFile>> fetch(const std::vector<control::StateFile>& files);
   // Fetches one file to that path.
   Status fetch_to(const control::StateFile& file, const std::filesystem::path& path);
-  // Ends a save under way, sent or not, and waits for its thread.
+  // Ends the save under way, sent or not, and waits for its thread.
   void give_up();
 
  private:
@@ -65,7 +64,7 @@ class StateFiles {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool give_up_ = false;
-  std::set<std::filesystem::path> latest_;  // the own copies that the last save or fetch has left; guarded by mutex_
+  std::set<std::filesystem::path> latest_;  // local copies from the last save or fetch; guarded by mutex_
   std::thread writer_;
 };
 

@@ -51,8 +51,8 @@ control::RunDescription ask_for_run(const CoordinatorAccess& coordinator) {
   return run;
 }
 
-// What one Form gives, beside the stage itself; the next Form replaces it. The links are null until they are connected,
-// and where there is no neighbour.
+// What belongs to one Form, except the stage; the next Form replaces it. A link is null until it is connected, and if
+// there is no neighbour.
 struct Epoch {
   explicit Epoch(const control::Form& form)
       : number(form.epoch()), previous_peer(form.previous().peer()), next_peer(form.next().peer()) {}
@@ -73,9 +73,9 @@ struct Epoch {
   std::unique_ptr<PacketLink> previous, next;
 };
 
-// Carries out what its core decides. Threads: the compute thread does the work; the two of ControlClient bring messages
-// and time to the core. A decision and its effects are one critical section of mutex_, except for what is said: a write
-// to the network may take a while.
+// Carries out what its core decides. Threads: the compute thread does the work; ControlClient's two bring messages and
+// time to the core. A decision and its effects are one critical section of mutex_, except for sending: a write to the
+// network may take a while.
 class Worker {
  public:
   Worker(const WorkerOptions& options, control::RunDescription run, RunConfig config)
@@ -92,7 +92,7 @@ class Worker {
 
   // Returns how the work ended.
   End serve() {
-    // Often enough that one late heartbeat does not cost the stage.
+    // Often enough that one late heartbeat does not lose the stage.
     const auto heartbeat = std::min<Duration>(kHeartbeat, std::chrono::seconds(config_.cluster.lease_s) / 3);
     client_.start(heartbeat, callbacks());
     {
@@ -129,7 +129,7 @@ class Worker {
     }
   }
 
-  // All of them with mutex_ held.
+  // Call these with mutex_ held.
   void carry_out(const Say&) {}
   void carry_out(Work& work) {
     work_ = std::move(work);
@@ -185,14 +185,14 @@ class Worker {
     try {
       return std::visit([&](const auto& one) { return do_work(one); }, work);
     } catch (const std::exception& error) {
-      // No neighbour's doing: the same would happen again.
+      // No neighbour caused this: it would happen again.
       return WorkFailed{is_out_of_memory(error) ? kOutOfMemory : error.what(), true};
     }
   }
 
   WorkDone do_work(const TakeSeat& seat) {
     const auto& form = seat.form;
-    std::unique_ptr<Epoch> old;  // closing its links may take a while: not with the mutex held
+    std::unique_ptr<Epoch> old;  // destroyed without the mutex: closing its links may take a while
     std::stop_token stop;
     {
       const std::lock_guard lock(mutex_);
@@ -202,7 +202,7 @@ class Worker {
     }
     old.reset();
     if (form.restore()) {
-      held_.reset();  // before the next one is made: there may not be memory for two
+      held_.reset();  // first, because there may not be memory for two
       auto made = HeldStage::make(form, {options_.coordinator, run_, config_, options_.folder, data_dir()}, files_);
       if (!made) return WorkFailed{made.error().message};
       held_ = std::move(made).take();
@@ -297,7 +297,7 @@ class Worker {
                                         LinkShape{line.rate_bits_per_s, line.delay, line.jitter}, config_.train.seed);
   }
 
-  // What this end of its links has sent, as the kernel counts.
+  // Counts what this end of the links has sent, as the kernel reports it.
   void count_sockets(control::Ready& ready) {
     ready.set_socket_bytes(links_.socket_bytes_sent());
     uint64_t dropped = 0;
@@ -310,7 +310,7 @@ class Worker {
   const WorkerOptions options_;
   const control::RunDescription run_;
   const RunConfig config_;
-  ControlClient client_;  // before all that may say something
+  ControlClient client_;  // before every member that may send messages
   WorkerLinks links_;
   StateFiles files_;
 

@@ -1,6 +1,6 @@
-// A worker: one process that holds one stage of a run. It does what the coordinator says, step by step, and keeps its
-// weights through everything but its own end (docs/control.md). Threads: the caller's computes; ControlClient's listens
-// and interrupts it; each link has its own.
+// A worker: one process that holds one stage of a run. It follows the coordinator's orders, step by step, and keeps its
+// weights until the process ends (docs/control.md). Threads: the caller's thread computes; ControlClient's listens and
+// interrupts it; each link has its own.
 #pragma once
 
 #include <filesystem>
@@ -19,22 +19,21 @@
 namespace thinpipe {
 
 struct WorkerOptions {
-  CoordinatorAccess coordinator;  // whose certificate says who this is; the same after a restart
-  std::filesystem::path folder;   // its own files; may vanish with it
-  // Where neighbours dial: HOST or HOST:PORT, each; without a port the kernel chooses one.
+  CoordinatorAccess coordinator;  // its certificate names this worker, also after a restart
+  std::filesystem::path folder;   // the worker's files; may vanish with it
+  // Where neighbours dial: HOST or HOST:PORT each. Default port: the kernel chooses.
   std::vector<std::string> listen = {"127.0.0.1"};
-  std::vector<std::string> announce;                    // HOST:PORT beside those
-  control::Machine machine;                             // what it can do, if measured
-  std::stop_token leave;                                // requested: leaves when the coordinator can spare it
-  std::function<void(uint64_t, uint64_t)> on_download;  // bytes of its state that are here, of so many
-  // A seam for tests: what the links of every epoch are wrapped in.
+  std::vector<std::string> announce;                    // more HOST:PORT where neighbours may dial
+  control::Machine machine;                             // its speed and memory, if measured
+  std::stop_token leave;                                // on request: leaves when the coordinator can spare it
+  std::function<void(uint64_t, uint64_t)> on_download;  // bytes of its state received, bytes in all
+  // For tests: wraps the links of every epoch.
   std::function<std::unique_ptr<Link>(std::unique_ptr<Link>)> wrap_link;
-  // Called with the run's config before the work begins; what it returns lives as long as the work. Shared: opaque
-  // here.
+  // Called with the run's config before the work begins; the result lives as long as the work. Shared: opaque here.
   std::function<std::shared_ptr<void>(const RunConfig&)> on_run;
 };
 
-// Until the coordinator says stop: ok. An error is what ended it instead. Throws UserError for what a person can mend.
+// Returns ok when the coordinator says Stop, or the error that ended it. Throws UserError for what a person can fix.
 Status run_worker(const WorkerOptions& options);
 
 }  // namespace thinpipe

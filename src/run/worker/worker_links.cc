@@ -18,7 +18,7 @@ namespace thinpipe {
 namespace {
 
 constexpr auto kDialPatience = std::chrono::seconds(10);
-// Less than PathBook::kPatience: the answer must be there before the coordinator stops waiting.
+// Less than PathBook::kPatience: the answer must arrive before the coordinator stops waiting.
 constexpr auto kProbePatience = std::chrono::seconds(4);
 // The neighbour may be busy for as long as its state takes to download; the end of the epoch ends the wait.
 constexpr auto kTunnelPatience = std::chrono::hours(3);
@@ -70,7 +70,7 @@ Status WorkerLinks::let_in(const wire::Hello& hello, const Caller& caller) {
   }
   std::unique_lock lock(mutex_);
   const bool revoked = revoked_.contains(hello.peer());
-  lock.unlock();  // to refuse is to tell the coordinator, which may take the network's time
+  lock.unlock();  // refuse() tells the coordinator, which may take a while
   if (revoked) return refuse(fmt::format("{} was removed from the run", hello.peer()));
   return {};
 }
@@ -91,11 +91,11 @@ Result<WorkerLinks::Links> WorkerLinks::connect(const control::Form& form, const
     return {};
   };
   const auto connect_previous = [&]() -> Status {
-    std::optional<control::PathFacts> unused;  // the lower end of a link measures it
+    std::optional<control::PathFacts> unused;  // only the lower end of a link measures it
     links.previous = TRY(reach(form.previous(), form.seat().stage() - 1, form.epoch(), stop, unused));
     return {};
   };
-  // Whatever waits for the neighbour comes after what the other neighbour may be waiting for.
+  // Wait for a neighbour last: the other neighbour may be waiting for this worker.
   const auto waits = [](const control::Neighbour& one) { return one.way() == control::Neighbour::AWAIT; };
   const bool next_first = form.has_next() && form.has_previous() && waits(form.previous()) && !waits(form.next());
   if (next_first) TRY(connect_next());
@@ -172,7 +172,7 @@ void WorkerLinks::run_probes(const std::stop_token& stop) {
   }
 }
 
-// All addresses at once: those that lead nowhere cost their whole patience.
+// Tries all addresses at once, because each unreachable one takes the whole timeout.
 control::Probed WorkerLinks::answer_probe(const control::Probe& probe) const {
   constexpr int kMostAddresses = 16;
   control::Probed probed;
@@ -189,7 +189,7 @@ control::Probed WorkerLinks::answer_probe(const control::Probe& probe) const {
   for (int i = 0; i < count; ++i) {
     const auto facts = attempts[static_cast<size_t>(i)].get();
     if (!facts) log_debug("{} is not reached at {}: {}", probe.peer(), probe.addresses(i), facts.error().message);
-    if (!facts || !probed.address().empty()) continue;  // the first as announced
+    if (!facts || !probed.address().empty()) continue;  // keep the first in the announced order
     probed.set_address(probe.addresses(i));
     *probed.mutable_facts() = to_message(facts.value());
   }

@@ -1,6 +1,6 @@
-// A worker's links: the door where neighbours knock, the dialling, the tunnels through the coordinator when neither can
-// dial the other, and the probes that find out which it is. Everything is mutual TLS; who a neighbour is, its
-// certificate says.
+// A worker's links: the server that neighbours dial, the dialling, the tunnels through the coordinator for neighbours
+// that cannot dial each other, and the probes that find out who can. All use mutual TLS; a certificate names each
+// neighbour.
 #pragma once
 
 #include <atomic>
@@ -27,36 +27,36 @@ namespace thinpipe {
 struct WorkerLinksOptions {
   std::string run;
   CoordinatorAccess coordinator;
-  std::vector<std::string> listen;    // HOST or HOST:PORT, each
-  std::vector<std::string> announce;  // HOST:PORT: where neighbours may dial beside those, say a forwarded port
+  std::vector<std::string> listen;    // HOST or HOST:PORT each
+  std::vector<std::string> announce;  // more HOST:PORT where neighbours may dial, for example a forwarded port
   size_t max_payload_bytes = 0;       // of any packet
-  // From any thread: somebody was turned away, and why.
+  // Gets the reason when somebody was refused. Called on any thread.
   std::function<void(const std::string&)> on_refused;
 };
 
 class WorkerLinks {
  public:
-  // Listens. Throws UserError when it cannot.
+  // Starts listening. Throws UserError if it cannot.
   explicit WorkerLinks(WorkerLinksOptions options);
 
   // Where neighbours may dial; what Hello announces.
   const std::vector<std::string>& addresses() const { return addresses_; }
 
-  // The two links of an epoch; null where there is no neighbour. Those of the epoch before must be gone. Ends with an
-  // error when stop is requested. On the compute thread.
+  // The two links of an epoch; null if there is no neighbour. The links of the previous epoch must be gone. Returns an
+  // error if stop is requested. Call it on the compute thread.
   struct Links {
     std::unique_ptr<Link> previous, next;
-    std::optional<control::PathFacts> next_path;  // when it was to be measured
+    std::optional<control::PathFacts> next_path;  // if the Form asked to measure it
   };
   Result<Links> connect(const control::Form& form, const std::stop_token& stop);
 
-  // Whether that worker can be reached; the answer comes on a thread of its own.
+  // Finds out whether that worker can be reached; calls `answer` on another thread.
   void probe(const control::Probe& probe, std::function<void(const control::Probed&)> answer);
 
-  // No stream of that peer is let in any more.
+  // Admits no more streams of that peer.
   void revoke(const std::string& peer);
 
-  // Sent on this end's data connections so far, as the kernel counts.
+  // Bytes sent so far on this end's data connections, as the kernel counts.
   uint64_t socket_bytes_sent() const;
 
  private:
@@ -73,8 +73,8 @@ class WorkerLinks {
   CoordinatorLine line_;
   std::unique_ptr<LinkServer> server_;
   std::vector<std::string> addresses_;
-  std::string own_door_;            // where this process itself reaches its server
-  std::vector<int> dialled_ports_;  // of the present epoch; compute thread
+  std::string own_door_;            // where this process reaches its own server
+  std::vector<int> dialled_ports_;  // of the current epoch; compute thread only
   std::vector<std::unique_ptr<Tunnel>> tunnels_;
 
   mutable std::mutex mutex_;
@@ -85,7 +85,7 @@ class WorkerLinks {
   };
   std::deque<Question> questions_;
   std::condition_variable_any asked_;
-  std::jthread prober_;  // last: it uses the rest
+  std::jthread prober_;  // last, because it uses the rest
 };
 
 }  // namespace thinpipe
