@@ -234,7 +234,7 @@ TEST_F(BeginRun, WeightsThatDoNotFitTheModel_AreRefused) {
   EXPECT_EQ(refusal(dense), "a dense model has no token table, and one was given");
 }
 
-TEST_F(BeginRun, RefusesAFolderThatIsNotEmptyAndLeavesItAlone) {
+TEST_F(BeginRun, NonEmptyFolder_IsRefusedAndUnchanged) {
   test::write_file(program_ / "full/something", "x");
   const auto before = program_.contents();
   const auto run = begin_run_from(program_ / "full", config_, corpus_, seeds_weights(), "");

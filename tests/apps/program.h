@@ -182,7 +182,7 @@ class Program {
   }
 
  private:
-  // In the child: only what is allowed between fork and exec.
+  // In the child: only calls allowed between fork and exec.
   [[noreturn]] void become_program(char** argv, int out, int err, int network, const RunOptions& options) const {
     const rlimit memory{options.address_space, options.address_space};
     if (network >= 0 && ::setns(network, CLONE_NEWNET) != 0) ::_exit(98);

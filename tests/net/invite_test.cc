@@ -78,7 +78,7 @@ TEST(Invite, SurvivesWhatMailProgramsDoToIt) {
   }
 }
 
-TEST(Invite, Truncated_IsReportedAsTruncated) {
+TEST(Invite, WithMissingCharacters_IsReportedAsIncomplete) {
   const auto text = to_text(some_invite());
   for (size_t size = 1; size < text.size(); ++size) EXPECT_EQ(refusal(parse_invite(text.substr(0, size))), kNotWhole);
   for (size_t at = 12; at < text.size(); ++at) {

@@ -26,7 +26,7 @@ TEST_F(PacketLinkTest, AnEndHasTwoThreadsShapedOrNot) {
   EXPECT_EQ(threads_of_this_process(), before + 4);
 }
 
-TEST_F(PacketLinkTest, DeliversByTagWhateverTheOrder) {
+TEST_F(PacketLinkTest, DeliversByTagInAnyOrder) {
   link->enter(kEpoch, kStep);
   auto tags = tags_of(kEpoch, kStep);
   for (const auto& tag : tags) peer_sends(tag);
@@ -44,7 +44,7 @@ TEST_F(PacketLinkTest, DropsAndCountsAnOlderEpochOrStep) {
   EXPECT_EQ(link->meter().dropped_old, 3u);
 }
 
-TEST_F(PacketLinkTest, DropsWhatBecomesOldWhileItIsHeld) {
+TEST_F(PacketLinkTest, DropsHeldPacketsThatBecomeOld) {
   link->enter(kEpoch, kStep);
   peer_sends(forward(kEpoch, kStep, 0));
   peer_sends(forward(kEpoch, kStep + 1, 0));
@@ -78,7 +78,7 @@ TEST_F(PacketLinkTest, HoldsTheNextStepUntilItIsEntered) {
   for (const auto& tag : tags_of(kEpoch, kStep + 1)) expect_received(tag);
 }
 
-TEST_F(PacketLinkTest, HoldsTheNextEpochUntilItIsEnteredWhateverItsStep) {
+TEST_F(PacketLinkTest, HoldsAnyStepOfTheNextEpochUntilItIsEntered) {
   for (const int64_t step : {int64_t{0}, kStep + 100}) {
     connect();
     link->enter(kEpoch, kStep);
@@ -149,7 +149,7 @@ TEST_F(PacketLinkTest, DropsAndCountsARepeatedPacket) {
   EXPECT_EQ(link->meter().dropped_old, 1u);
 }
 
-TEST_F(PacketLinkTest, AStepThatIsRunAgainInTheNextEpochIsNotARepetition) {
+TEST_F(PacketLinkTest, StepRunAgainInTheNextEpoch_IsNotARepetition) {
   link->enter(kEpoch, kStep);
   peer_sends(forward(kEpoch, kStep, 0));
   expect_received(forward(kEpoch, kStep, 0));

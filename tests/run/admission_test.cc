@@ -84,7 +84,7 @@ TEST_F(Admissions, ExpiredInvite_IsRefusedExceptForEnrolledPeers) {
   EXPECT_EQ(enrol(request, kNow + hours(24 * 400)), peer);
 }
 
-TEST_F(Admissions, RevokedInviteIsRefusedAlsoForAPeerThatHasEnrolledWithIt) {
+TEST_F(Admissions, RevokedInvite_IsRefusedEvenForEnrolledPeers) {
   const auto made = invite(3);
   const auto request = request_with(made, new_key_pem());
   enrol(request);

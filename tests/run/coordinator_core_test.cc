@@ -158,7 +158,7 @@ TEST(Coordinator, SkipsAStepWhoseLossOrNormIsNotFinite) {
     EXPECT_EQ(cluster.store.rows[0].grad_factor, 0);
     EXPECT_EQ(cluster.events("skipped").size(), 1u);
     cluster.worker("b").loss_sum = cluster.worker("a").squared_norm = 1;
-    cluster.run_to(6);  // it goes on
+    cluster.run_to(6);  // continues
     EXPECT_TRUE(cluster.store.rows[3].apply);
   }
 }
@@ -293,7 +293,7 @@ TEST(Coordinator, StopRequest_SavesFirst) {
   cluster.tell(control::ControlRequest::STOP);
   EXPECT_FALSE(cluster.finished());
   cluster.pump();
-  EXPECT_EQ(cluster.core().committed(), 3);  // the step under way is not thrown away
+  EXPECT_EQ(cluster.core().committed(), 3);  // the step under way is not lost
   EXPECT_EQ(cluster.store.manifest_step, 3);
   ASSERT_TRUE(cluster.finished());
   EXPECT_FALSE(cluster.finished()->failed);
