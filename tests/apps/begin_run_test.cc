@@ -1,6 +1,6 @@
-// A run that begins from given weights, and with a token table of its own: with the seed's own weights and table it is
-// the ordinary run, bit for bit, also for machines that have to download both; what does not fit is refused with one
-// line and leaves nothing.
+// A run that begins from given weights or with a given token table. With the weights and table of the seed it equals
+// the ordinary run, bit for bit, also on machines that download both. What does not fit is refused with one line and
+// leaves nothing.
 #include "run/begin_run.h"
 
 #include <ATen/ATen.h>
@@ -41,7 +41,7 @@ class BeginRun : public ::testing::Test {
     corpus_ = prepare_corpus(config_.data, program_.data());
   }
 
-  // What the config's seed makes.
+  // Made by the config's seed.
   FirstWeights seeds_weights() const {
     const auto blocks = config_.model.blocks;
     Stage stage(config_.model, corpus_.vocab, {0, blocks, blocks}, config_.train.precision, config_.train.seed,
@@ -90,7 +90,7 @@ class BeginRun : public ::testing::Test {
   PreparedCorpus corpus_;
 };
 
-TEST_F(BeginRun, FromTheSeedsOwnWeightsIsTheOrdinaryRun) {
+TEST_F(BeginRun, FromTheSeedsWeights_IsTheOrdinaryRun) {
   const auto expected = ordinary();
   const auto run = begin("run", seeds_weights());
   EXPECT_EQ(run, program_ / "run");
@@ -104,14 +104,14 @@ TEST_F(BeginRun, FromTheSeedsOwnWeightsIsTheOrdinaryRun) {
   expect_trains_on(run, expected);
 }
 
-TEST_F(BeginRun, OfADenseModelToo) {
+TEST_F(BeginRun, DenseFromTheSeedsWeights_IsTheOrdinaryRun) {
   const Arguments dense{"model.mode=dense", "pipeline.stages=2"};
   const auto expected = ordinary(dense);
   use(dense);
   expect_trains_on(begin("run", seeds_weights()), expected);
 }
 
-TEST_F(BeginRun, WithTrainableAnchorsOfAnotherTypeToo) {
+TEST_F(BeginRun, TrainableAnchorsOfAnotherType_IsTheOrdinaryRun) {
   const Arguments anchors{"subspace.anchors=stage", "subspace.norm=split", "pipeline.stages=2"};
   const auto expected = ordinary(anchors);
   use(anchors);
@@ -120,14 +120,14 @@ TEST_F(BeginRun, WithTrainableAnchorsOfAnotherTypeToo) {
   expect_trains_on(begin("run", weights), expected);
 }
 
-TEST_F(BeginRun, IsNamedByTheTimeWhereNoFolderIsGiven) {
+TEST_F(BeginRun, WithoutAFolder_IsNamedByTheTime) {
   const auto run = begin_run_from("", config_, corpus_, seeds_weights(), "").take();
   EXPECT_EQ(run.parent_path(), program_.data() / "runs");
   EXPECT_NE(program_.run({"runs"}).out.find(run.filename().string() + "  step 0/20"), std::string::npos);
 }
 
-// Weights that no seed makes: whoever fell back on the seed's would be found out.
-TEST_F(BeginRun, ReturnsToTheGivenWeightsWhenItIsKilledBeforeAnyOtherCheckpoint) {
+// Weights that no seed makes, so that falling back on the seed's would show.
+TEST_F(BeginRun, KilledBeforeAnyCheckpoint_ReturnsToTheGivenWeights) {
   use({"checkpoint.every=0", "link.delay=60ms"});
   auto weights = seeds_weights();
   for (auto& [name, tensor] : weights.parameters) tensor = tensor.mul(1.5);
@@ -150,7 +150,7 @@ TEST_F(BeginRun, ReturnsToTheGivenWeightsWhenItIsKilledBeforeAnyOtherCheckpoint)
   expect_trains_on(run, expected);
 }
 
-TEST_F(BeginRun, IsRefusedWhenItsWeightsAreGone) {
+TEST_F(BeginRun, WeightsMissing_IsRefused) {
   const auto run = begin("run", seeds_weights());
   fs::remove(run / "checkpoints/step-00000000-g0/block-002.safetensors");
   const auto outcome = program_.run({"train", "--resume", run.string()});
@@ -158,17 +158,17 @@ TEST_F(BeginRun, IsRefusedWhenItsWeightsAreGone) {
   test::expect_one_line(outcome, {run.string(), "began from given weights (the seed, by a test)", "whole"});
 }
 
-TEST_F(BeginRun, CanBeCutAnewBeforeItsFirstStep) {
+TEST_F(BeginRun, BeforeItsFirstStep_CutsCanBeChanged) {
   const Arguments settings{"pipeline.stages=2"};
   const auto expected = ordinary(settings);
   const auto run = begin("run", seeds_weights());
   const auto outcome = program_.run({"train", "--resume", run.string(), "--set", "pipeline.stages=2"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
-  // The same cuts from the first step on: the same bits.
+  // Equal cuts from the first step on give equal bits.
   test::expect_same_result(run, expected);
 }
 
-TEST_F(BeginRun, RefusesWeightsThatAreNotTheModels) {
+TEST_F(BeginRun, WeightsThatDoNotFitTheModel_AreRefused) {
   const auto good = seeds_weights();
   using Change = std::function<void(FirstWeights&)>;
   const auto named = [](FirstWeights& weights, const std::string& name) -> at::Tensor& {
@@ -190,7 +190,7 @@ TEST_F(BeginRun, RefusesWeightsThatAreNotTheModels) {
       {[&](auto& w) { named(w, "final_norm") = at::Tensor(); }, "parameter 'final_norm' is undefined"},
       {[&](auto& w) { named(w, "final_norm")[3] = std::numeric_limits<float>::quiet_NaN(); },
        "parameter 'final_norm' holds numbers that are not finite"},
-      // In float32, which the run keeps, this is infinite.
+      // This is infinite in float32, which the run uses.
       {[&](auto& w) {
          named(w, "head") = at::full({32, 300}, 1e300, at::kDouble);
        },
@@ -234,7 +234,7 @@ TEST_F(BeginRun, RefusesWeightsThatAreNotTheModels) {
   EXPECT_EQ(refusal(dense), "a dense model has no token table, and one was given");
 }
 
-TEST_F(BeginRun, RefusesAFolderThatIsNotEmptyAndLeavesItAlone) {
+TEST_F(BeginRun, NonEmptyFolder_IsRefusedAndUnchanged) {
   test::write_file(program_ / "full/something", "x");
   const auto before = program_.contents();
   const auto run = begin_run_from(program_ / "full", config_, corpus_, seeds_weights(), "");
@@ -243,7 +243,7 @@ TEST_F(BeginRun, RefusesAFolderThatIsNotEmptyAndLeavesItAlone) {
   EXPECT_EQ(program_.contents(), before);
 }
 
-TEST_F(BeginRun, OfSeveralAtOnceInOneFolderOneIsBegun) {
+TEST_F(BeginRun, SeveralAtOnceInOneFolder_OnlyOneBegins) {
   const auto weights = seeds_weights();
   std::vector<std::future<bool>> tries;
   for (int i = 0; i < 4; ++i) {
@@ -262,7 +262,7 @@ TEST_F(BeginRun, OfSeveralAtOnceInOneFolderOneIsBegun) {
 
 class TableOfARun : public BeginRun {
  protected:
-  // A run with the seed's own table as a file.
+  // A run with the seed's table as a file.
   fs::path begin_with_table(const std::string& name) {
     auto weights = seeds_weights();
     weights.table = seeds_table();
@@ -279,7 +279,7 @@ class TableOfARun : public BeginRun {
   }
 };
 
-TEST_F(TableOfARun, OfTheSeedIsTheRunWithoutOneBitForBit) {
+TEST_F(TableOfARun, TableOfTheSeed_GivesTheSameBitsAsNoTable) {
   const auto expected = ordinary();
   const auto run = begin_with_table("run");
   EXPECT_EQ(hash_of(run), FixedTable(seeds_table(), seeds_table().options()).hash());
@@ -288,14 +288,14 @@ TEST_F(TableOfARun, OfTheSeedIsTheRunWithoutOneBitForBit) {
   EXPECT_TRUE(fs::exists(table_path(run / "workers/3", hash_of(run)))) << "a worker has it in its own folder";
 }
 
-TEST_F(TableOfARun, InOneProcessToo) {
+TEST_F(TableOfARun, InOneProcess_GivesTheSameBitsAsNoTable) {
   const auto expected = ordinary();
   const auto run = program_ / "one";
   const auto hash = save_table(run, seeds_table()).take();
   const auto outcome = program_.run(small_run(run, {"subspace.table=" + hash}, {"--in-process"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   test::expect_same_result(run, expected);
-  // And from the start as processes.
+  // And as processes from the start.
   const auto other = program_ / "many";
   (void)save_table(other, seeds_table()).take();
   const auto many = program_.run(small_run(other, {"subspace.table=" + hash}));
@@ -303,7 +303,7 @@ TEST_F(TableOfARun, InOneProcessToo) {
   test::expect_same_result(other, expected);
 }
 
-TEST_F(TableOfARun, IsNeededBeforeANewRunBegins) {
+TEST_F(TableOfARun, Missing_NewRunIsRefused) {
   const std::string hash(64, 'b');
   const auto before = program_.contents();
   const auto fails = [&](const Arguments& arguments, const Arguments& parts) {
@@ -351,8 +351,8 @@ TEST_F(TableOfARun, IsDownloadedByAMachineThatJoins) {
   test::expect_same_result(run, expected);
 }
 
-// A copy that is damaged, and a download that was interrupted, are mended.
-TEST_F(TableOfARun, IsFetchedAgainWhereACopyIsDamaged) {
+// A damaged copy and an interrupted download are repaired.
+TEST_F(TableOfARun, DamagedCopy_IsFetchedAgain) {
   const auto expected = ordinary();
   const auto run = begin_with_table("run");
   const auto hash = hash_of(run);
@@ -362,7 +362,7 @@ TEST_F(TableOfARun, IsFetchedAgainWhereACopyIsDamaged) {
   damaged[damaged.size() / 2] ^= 1;
   test::write_file(copy(0), damaged);
   test::write_file(copy(1), "no table");
-  // One whose download ended in the middle: the right bytes so far, and then wrong ones.
+  // An unfinished download with the right bytes, beside an empty copy.
   fs::create_directories(run / "workers/2/tables");
   const auto sha = sha256_hex(bytes);
   test::write_file(run / "workers/2/tables" / (sha + ".part"), bytes.substr(0, 1000));
@@ -372,7 +372,7 @@ TEST_F(TableOfARun, IsFetchedAgainWhereACopyIsDamaged) {
   EXPECT_FALSE(fs::exists(run / "workers/2/tables" / (sha + ".part")));
 }
 
-TEST_F(TableOfARun, ThatIsNotTheNamedOneStopsTheStart) {
+TEST_F(TableOfARun, DifferentFromTheNamedOne_StopsTheStart) {
   const auto run = begin_with_table("run");
   const auto path = table_of(run);
   const auto bytes = read_file(path).take();

@@ -1,5 +1,5 @@
-// What a person can get wrong, one run of the program each: exit code 2, one line that names the key or the file and
-// says what would be right, and nothing half written.
+// User errors, one run of the program each: exit code 2, one line that names the key or the file and says what would be
+// right, and nothing half written.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -13,7 +13,7 @@ using test::Program;
 using test::tiny_run;
 using test::write_file;
 
-TEST(CommandLine, NamesTheWordItDoesNotKnow) {
+TEST(CommandLine, NamesTheUnknownWord) {
   const Program program;
   expect_refused(program, {}, {"a command is missing", "thinpipe --help"});
   expect_refused(program, {"trian"}, {"unknown command trian", "did you mean train?"});
@@ -75,10 +75,10 @@ TEST(CommandLine, RefusesAnEmptyValueInsteadOfTakingTheDefault) {
   }
 }
 
-TEST(CommandLine, AnOverrideTakesOneWordAndLeavesTheConfigBehindIt) {
+TEST(CommandLine, Override_TakesOneWordAndNotTheConfigAfterIt) {
   const Program program;
   test::write_tiny_run(program);
-  // 32 is the file's.
+  // 32 is from the file.
   expect_refused(program, {"train", "--in-process", "--set", "train.steps=1", "--set", "model.heads=3", "tiny.toml"},
                  {"model.heads = 3", "divide model.d = 32"});
   expect_refused(program, {"serve", "--set", "model.heads=3", "tiny.toml"}, {"model.heads = 3", "model.d = 32"});
@@ -93,7 +93,7 @@ TEST(CommandLine, RefusesADeviceThisBuildDoesNotHaveBeforeDoingAnything) {
   EXPECT_FALSE(std::filesystem::exists(program.data()));
 }
 
-TEST(CommandLine, ListsARunWhateverHasBecomeOfItsFiles) {
+TEST(CommandLine, ListsARunWithDamagedFiles) {
   const Program program;
   test::write_tiny_run(program);
   const auto run = program.data() / "runs" / "damaged";
@@ -105,7 +105,7 @@ TEST(CommandLine, ListsARunWhateverHasBecomeOfItsFiles) {
     EXPECT_NE(outcome.out.find("damaged  step 1/1"), std::string::npos) << text << ": " << outcome.out;
   }
   std::filesystem::remove(run / "metrics.jsonl");
-  ASSERT_EQ(::mkfifo((run / "metrics.jsonl").c_str(), 0600), 0);  // one that waits for a writer never comes back
+  ASSERT_EQ(::mkfifo((run / "metrics.jsonl").c_str(), 0600), 0);  // a reader that waits for a writer would hang
   EXPECT_NE(program.run({"runs"}).out.find("damaged  step 0/1"), std::string::npos);
 }
 
@@ -116,9 +116,9 @@ test::Outcome run_redirected(const Program& program, const test::Arguments& argu
   return program.run(all, {.program = "/bin/sh"});
 }
 
-TEST(CommandLine, OutputThatCannotBeWrittenIsAFailureSaidInOneLine) {
+TEST(CommandLine, UnwritableOutput_FailsWithOneLine) {
   const Program program;
-  // Short ones are lost at the end, long ones on the way.
+  // Short outputs fail at the end, long ones earlier.
   const std::vector<test::Arguments> commands{
       {"data", "list", "--json"}, {"completion", "bash"}, {"__complete", ""}, {"--help"}, {"--help-all"}, {"--version"},
       {"train", "--help"}};
@@ -130,7 +130,7 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailureSaidInOneLine) {
   }
 }
 
-TEST(CommandLine, AComplaintThatNobodyCanReadChangesNoExitCode) {
+TEST(CommandLine, UnwritableStderr_DoesNotChangeTheExitCode) {
   const Program program;
   const std::vector<test::Arguments> commands{{"dance"}, {"train", "no.toml"}, {"train", "--verbose"}};
   for (const auto& command : commands) {
@@ -140,7 +140,7 @@ TEST(CommandLine, AComplaintThatNobodyCanReadChangesNoExitCode) {
   EXPECT_EQ(run_redirected(program, {"--help-all"}, "> /dev/full 2>&1").exit_code, 2);
 }
 
-TEST(CliConfig, IsNamedWhenItCannotBeRead) {
+TEST(CliConfig, Unreadable_IsNamed) {
   const Program program;
   std::filesystem::create_directory(program / "folder");
   write_file(program / "broken.toml", "[model]\nd = = 32\n");
@@ -152,7 +152,7 @@ TEST(CliConfig, IsNamedWhenItCannotBeRead) {
   expect_refused(program, {"train", "two\nlines.toml"}, {"two\\u000alines.toml", "No such file"});
 }
 
-TEST(CommandLine, APipeWhereAFileShouldBeIsRefusedAndNotWaitedFor) {
+TEST(CommandLine, PipeInsteadOfAFile_IsRefusedWithoutWaiting) {
   const Program program;
   test::write_tiny_run(program);
   ASSERT_EQ(::mkfifo((program / "pipe").c_str(), 0600), 0);
@@ -178,7 +178,7 @@ TEST(CliConfig, FaultsNameTheKeyThePlaceAndWhatWouldBeRight) {
   expect_refused(program, tiny_run({"pipeline.cuts=[0, 2]"}), {"pipeline.cuts = [0, 2]", "from 1 to"});
 }
 
-TEST(CliConfig, ABoundaryTheModelCannotHaveIsRefused) {
+TEST(CliConfig, BoundaryThatDoesNotFitTheModel_IsRefused) {
   const Program program;
   test::write_tiny_run(program);
   const auto subspace = [](std::string setting) {
@@ -192,7 +192,7 @@ TEST(CliConfig, ABoundaryTheModelCannotHaveIsRefused) {
                  {"boundary.pack = \"int2\"", "subspace.rank = 6", "use 4 or 8"});
 }
 
-TEST(CliData, ACorpusThatIsNoTextIsNamed) {
+TEST(CliData, CorpusThatIsNotText_IsNamed) {
   const Program program;
   test::write_tiny_run(program);
   write_file(program / "empty.txt", "");

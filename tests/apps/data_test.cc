@@ -1,4 +1,4 @@
-// `thinpipe data` and `thinpipe tokenizer train` as a user runs them, interrupts them, and gets them wrong.
+// `thinpipe data` and `thinpipe tokenizer train`: normal use, interruptions and user errors.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -54,7 +54,7 @@ TEST_F(Data, PreparesListsAndInspects) {
   }
   EXPECT_TRUE(facts["made"]);
   EXPECT_EQ(facts["val_fraction"], 0.1);
-  // What `train` does before it trains finds the same corpus.
+  // Preparing again, as `train` does, finds the same corpus.
   const auto second = run({"data", "prepare", "corpus.txt", "--vocab", "300", "--val-fraction", "0.1"});
   EXPECT_TRUE(has(second, "was prepared already")) << second;
 
@@ -77,7 +77,7 @@ TEST_F(Data, PreparesListsAndInspects) {
   EXPECT_TRUE(has(shard, fmt::format("the largest id is {}\n", last_line(shard)["greatest"].get<int>()))) << shard;
 }
 
-TEST_F(Data, OnATerminalProgressIsOneLineThatIsGoneInTheEnd) {
+TEST_F(Data, ProgressOnATerminal_IsOneLineErasedAtTheEnd) {
   if (!test::has_pseudo_terminals()) GTEST_SKIP() << "no pseudo-terminals here";
   const auto outcome = program_.run({"data", "prepare", "corpus.txt", "--vocab", "300"}, {.terminal = true});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -95,7 +95,7 @@ TEST_F(Data, HelpTeachesByExample) {
   }
 }
 
-TEST_F(Data, WhatIsMeantMustBeThereAndOneThing) {
+TEST_F(Data, Inspect_OfAMissingOrAmbiguousCorpus_IsRefused) {
   const auto facts = prepare();
   expect_refused(program_, {"data", "inspect", "abcd1234"}, {"'abcd1234' is not a prepared corpus", "data list"});
   expect_refused(program_, {"data", "inspect", "other.txt"}, {"'other.txt' is not a prepared corpus", "data list"});
@@ -127,20 +127,20 @@ TEST_F(Data, SettingsAreCheckedAsInAConfig) {
                  {"data.vocab = 301", "a.model has 300 pieces", "set data.vocab = 300"});
   expect_refused(program_, {"data", "prepare", "corpus.txt", "--tokenizer", "corpus.txt"},
                  {"--tokenizer: corpus.txt: not a complete sentencepiece model"});
-  // Without --vocab it is the tokenizer's.
+  // --vocab defaults to the tokenizer's.
   EXPECT_EQ(prepare({"--tokenizer", "a.model"})["vocab"], 300);
   run({"tokenizer", "train", "corpus.txt", "--vocab", "298", "--out", "b.model"});
   expect_refused(program_, {"data", "inspect", "corpus.txt", "--tokenizer", "b.model"},
                  {"b.model: has 298 pieces", "of the corpus has 300"});
 }
 
-TEST_F(Data, ATokenizerIsTheOnePreparationWouldTrain) {
+TEST_F(Data, TrainedTokenizer_EqualsTheOneFromPreparation) {
   const auto said = run({"tokenizer", "train", "corpus.txt", "--vocab", "300", "--out", "a.model"});
   EXPECT_TRUE(has(said, "a.model: 300 pieces")) << said;
   EXPECT_EQ(prepare()["tokenizer_sha256"], sha256_hex(read_file(program_ / "a.model").take()));
 }
 
-TEST_F(Data, WhatATokenizerCannotBeTrainedFromIsNamed) {
+TEST_F(Data, TokenizerTrain_WithBadArguments_NamesThem) {
   expect_refused(program_, {"tokenizer", "train", "corpus.txt", "--vocab", "300", "--out", "no/such/a.model"},
                  {"no/such/a.model", "No such file"});
   expect_refused(program_, {"tokenizer", "train", "corpus.txt", "--vocab", "60000", "--out", "b.model"},
@@ -149,7 +149,7 @@ TEST_F(Data, WhatATokenizerCannotBeTrainedFromIsNamed) {
 }
 
 TEST_F(Data, InterruptedByCtrlC_KeepsNothing_AndTheSameCommandWorks) {
-  // Held up in the middle by somebody who seems to prepare the same corpus.
+  // Waits in the middle because another process seems to prepare it.
   const fs::path folder = prepare()["folder"].get<std::string>();
   fs::remove_all(folder);
   std::optional<AtomicFolder> other = AtomicFolder::create(folder).take();

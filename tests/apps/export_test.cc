@@ -1,5 +1,5 @@
-// What `thinpipe export --format gguf` writes: the types asked for, under the run's name, and a file that the real
-// llama.cpp opens and finds as good as `thinpipe eval` does.
+// What `thinpipe export --format gguf` writes: the requested types, the run's name, and a file for which the real
+// llama.cpp finds the same perplexity as `thinpipe eval`.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ using test::GgufFile;
 using test::Json;
 using test::LlamaCpp;
 
-// The format's own numbers: general.file_type, and of a matrix.
+// The format's numbers: general.file_type and a matrix's type.
 struct TypeNumbers {
   std::string option;
   uint32_t file_type;
@@ -26,7 +26,7 @@ struct TypeNumbers {
 
 class Exports : public test::TrainedModels {
  protected:
-  // Widths that q8_0 has blocks for.
+  // Widths that q8_0 supports.
   void train_wide(const std::string& run) { train({"model.mlp_width=96"}, run); }
 
   void expect_types(const GgufFile& file, const TypeNumbers& expected, const std::string& name) {
@@ -40,7 +40,7 @@ class Exports : public test::TrainedModels {
   }
 };
 
-TEST_F(Exports, AGgufFileHasTheTypeThatWasAskedForAndTheRunsName) {
+TEST_F(Exports, GgufFile_HasTheRequestedTypeAndTheRunsName) {
   train_wide("brook");
   const std::vector<TypeNumbers> types{{"f32", 0, 0}, {"f16", 1, 1}, {"bf16", 32, 30}, {"q8_0", 7, 8}};
   for (const auto& type : types) {
@@ -53,13 +53,13 @@ TEST_F(Exports, AGgufFileHasTheTypeThatWasAskedForAndTheRunsName) {
   }
 }
 
-TEST_F(Exports, WithoutOptionsAGgufFileIsF16AndNamedAfterTheRun) {
+TEST_F(Exports, GgufFile_WithoutOptions_IsF16AndNamedAfterTheRun) {
   train_wide("brook");
   must({"export", "brook", "--format", "gguf"});
   expect_types(GgufFile(read_file(program_ / "brook.gguf").take()), {"f16", 1, 1}, "brook");
 }
 
-TEST_F(Exports, FoldersAboveWhatIsWrittenAreMade) {
+TEST_F(Exports, MissingParentFolders_AreCreated) {
   train_wide("brook");
   must({"export", "brook", "--format", "gguf", "--out", "for/others/m.gguf"});
   must({"export", "brook", "--format", "hf", "--out", "for/more/hf"});

@@ -1,5 +1,5 @@
-// What the program says about itself, all of it made from its commands: help and completion; and that it says so
-// without loading libtorch. The lists here are read from `thinpipe --help`, so that a new command is held to the same.
+// Help and completion, which are generated from the commands, and that they do not load libtorch. The lists here are
+// read from `thinpipe --help`, so that new commands are tested too.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -33,7 +33,7 @@ std::string said(const Program& program, const Arguments& arguments) {
   return outcome.out;
 }
 
-// Command -> the title it stands under.
+// Command -> the title of its group.
 std::map<std::string, std::string> listed_commands(const std::string& help) {
   std::map<std::string, std::string> commands;
   std::string title;
@@ -99,12 +99,12 @@ TEST(Help, HasExamplesOfEveryCommand) {
 TEST(Help, FitsIntoAHundredColumns) {
   const Program program;
   for (const auto& line : lines_of(said(program, {"--help-all"}))) {
-    EXPECT_LE(line.size(), 102U) << line;  // 2 of them are the indent of a command
+    EXPECT_LE(line.size(), 102U) << line;  // including a command's indent of 2
   }
   for (const auto& line : lines_of(said(program, {"bench", "wan", "--help"}))) EXPECT_LE(line.size(), 100U) << line;
 }
 
-TEST(Help, OfAnOptionSaysItsLimitsAndItsDefault) {
+TEST(Help, Option_ShowsItsLimitsAndItsDefault) {
   const Program program;
   EXPECT_NE(said(program, {"bench", "wan", "--help"}).find("dimensions of the subspace; 1 to 65536; default: 12\n"),
             std::string::npos);
@@ -118,7 +118,7 @@ TEST(Help, VersionIsOneLine) {
 
 // ---- completion ----
 
-// As bash would call the function: the line cut into words at spaces and around =.
+// Splits the line like bash: into words at spaces and around =.
 std::string quoted_words(const std::string& line, size_t* last) {
   std::vector<std::string> words(1);
   for (const char letter : line) {
@@ -159,7 +159,7 @@ class Shell {
     return outcome.out;
   }
 
-  // What bash offers for this line, at its end.
+  // What bash offers at the end of this line.
   Lines bash(const std::string& line) const {
     size_t last = 0;
     const auto words = quoted_words(line, &last);
@@ -221,7 +221,7 @@ TEST(BashCompletion, KnowsEveryCommandThatHelpLists) {
   EXPECT_EQ(commands, listed);
 }
 
-// Types the line and a tab into an interactive zsh and reads what it makes of it.
+// Types the line and a tab into an interactive zsh and reads the result.
 TEST(ZshCompletion, CompletesWhatIsTyped) {
   const std::string zsh = "/bin/zsh";
   if (!std::filesystem::exists(zsh)) GTEST_SKIP() << "there is no zsh on this machine";
@@ -265,7 +265,7 @@ zpty -d z
   EXPECT_EQ(lines_of(shell.run(zsh, {"-f"}, fmt::format("source ./drive '{}'", fmt::join(typed, "' '")))), whole);
 }
 
-TEST(Completion, ShellsThatAreNotKnownAreRefused) {
+TEST(Completion, UnknownShell_IsRefused) {
   const Program program;
   expect_refused(program, {"completion", "fish"}, {"fish is not one of bash, zsh"});
   expect_refused(program, {"completion"}, {"SHELL is required"});
@@ -273,12 +273,12 @@ TEST(Completion, ShellsThatAreNotKnownAreRefused) {
 
 // ---- libtorch ----
 
-// What the dynamic linker says while the program runs.
+// The dynamic linker's output while the program runs.
 std::string linker_said(const Program& program, const std::string& command) {
   return program.run({"-c", "LD_DEBUG=files exec " THINPIPE_PROGRAM " " + command}, {.program = "/bin/sh"}).err;
 }
 
-TEST(Libtorch, IsNotLoadedByCommandsThatNeedNone) {
+TEST(Libtorch, IsNotLoadedByCommandsThatDoNotNeedIt) {
   const Program program;
   write_file(program / "corpus.txt", "");
   for (const std::string command :

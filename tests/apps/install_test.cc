@@ -10,12 +10,12 @@ namespace {
 
 using test::Program;
 
-// Other programs look at the name they were called by, which Program sets to thinpipe.
+// Runs through sh: Program sets argv[0] to thinpipe, which other programs may read.
 test::Outcome shell(const Program& program, const std::string& command) {
   return program.run({"-c", command}, {.program = "/bin/sh"});
 }
 
-// Installs into first/ of the program's place and moves that to tree/, where it must work as well.
+// Installs into first/ and moves that to tree/, where it must work as well.
 void install_and_move(const Program& program) {
   const auto outcome = shell(program, THINPIPE_CMAKE " --install '" THINPIPE_BUILD "' --strip --prefix \"$PWD/first\"");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -30,14 +30,14 @@ std::filesystem::path full_program(const Program& program) {
   return {};
 }
 
-// What the loader is told about where libraries are: "Library rpath: [...]"; as RUNPATH it would not reach libtorch.
+// The loader's library path: "Library rpath: [...]"; a RUNPATH would not apply to libtorch.
 std::string rpath_of(const Program& program, const std::filesystem::path& file) {
   const auto out = shell(program, fmt::format("readelf -dW '{}'", file.string())).out;
   const auto at = out.find("Library rpath:");
   return at == std::string::npos ? "none" : out.substr(at, out.find('\n', at) - at);
 }
 
-TEST(Installation, IsWholeAndTrainsWhereverItWasMovedTo) {
+TEST(Installation, MovedElsewhere_IsCompleteAndTrains) {
   const Program program;
   test::write_tiny_run(program);
   install_and_move(program);
@@ -59,8 +59,8 @@ TEST(Installation, IsWholeAndTrainsWhereverItWasMovedTo) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
-// The program by itself: not in its build, and without the parts that are installed beside it.
-TEST(Installation, WithoutItsPartsItSaysWhereItLooked) {
+// The program alone: outside its build and without the parts that are installed beside it.
+TEST(Installation, WithoutItsParts_SaysWhereItLooked) {
   const Program program;
   test::write_tiny_run(program);
   std::filesystem::create_directories(program / "alone/bin");
@@ -88,7 +88,7 @@ class ManualPage : public testing::Test {
   std::string page_;  // with plain dashes
 };
 
-TEST_F(ManualPage, HasEveryCommandAndOptionAndNoneThatIsHidden) {
+TEST_F(ManualPage, HasEveryCommandAndOptionExceptHiddenOnes) {
   std::istringstream help(program_.run({"--help-all"}).out);
   const std::regex command("(thinpipe .*:)"), option(" +(-h, )?(--[a-z-]+).*");
   int commands = 0, options = 0;
@@ -122,7 +122,7 @@ TEST_F(ManualPage, NamesEveryVariableTheProgramReads) {
   EXPECT_GE(count, 3);
 }
 
-TEST_F(ManualPage, IsGoodRoff) {
+TEST_F(ManualPage, IsValidRoff) {
   bool checked = false;
   for (const std::string command : {"groff -man -ww -Tascii", "mandoc -Tlint -Wwarning"}) {
     if (!std::filesystem::exists("/usr/bin/" + command.substr(0, command.find(' ')))) continue;

@@ -1,6 +1,6 @@
-// Two and more machines, each a network namespace of its own, on a small internet: a coordinator that can be dialled
-// and workers that can, or sit behind routers that let nobody in. They come by invite, train to the end, and the result
-// is that of a run on one machine, to the last bit.
+// Two or more machines, each in its own network namespace, on a small internet: a coordinator that can be dialled and
+// workers that can, or that are behind routers that let nobody in. They join by invite, train to the end, and the
+// result equals that of a run on one machine, bit for bit.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ using test::Arguments;
 using test::RunningProgram;
 using test::TestInternet;
 
-// Whether ::1 can be listened at; the kernel may have IPv6 and the machine none.
+// Whether ::1 can be bound; a kernel with IPv6 may have no such address.
 bool has_ipv6_loopback() {
   const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return false;
@@ -30,7 +30,7 @@ bool has_ipv6_loopback() {
   return can;
 }
 
-// The clock of the programs that are started while this object lives is off by so much.
+// While this object lives, started programs have a clock that is off by `off`.
 class WrongClock {
  public:
   explicit WrongClock(std::chrono::seconds off) {
@@ -65,7 +65,7 @@ class Joining : public ::testing::Test {
     return test::result_of(run);
   }
 
-  // Ends itself when the run is over.
+  // Ends when the run is over.
   std::unique_ptr<RunningProgram> serve(const Arguments& arguments, const std::string& network) {
     auto running =
         std::make_unique<RunningProgram>(program_, arguments, fs::path(), test::RunOptions{.network = network});
@@ -81,7 +81,7 @@ class Joining : public ::testing::Test {
     return outcome.out.substr(0, outcome.out.find('\n'));
   }
 
-  // A machine of its own: its own network, its own data directory.
+  // A new machine with its own network and data directory.
   std::unique_ptr<RunningProgram> join(const std::string& name, const std::string& text, const std::string& network,
                                        const Arguments& more = {}) {
     Arguments arguments{"join", text, "--name", name};
@@ -90,7 +90,7 @@ class Joining : public ::testing::Test {
                                             test::RunOptions{.network = network});
   }
 
-  // It is part of the run when the next one comes, so that stages are given in this order.
+  // Waits until it is in the run, so that stages are assigned in order of joining.
   static void wait_until_in(RunningProgram& serve, const std::string& name) {
     ASSERT_TRUE(serve.wait_until(name + " takes a stage", [&] {
       return serve.err().find("assigned: " + name + "-") != std::string::npos || !serve.running();
@@ -111,7 +111,7 @@ class Joining : public ::testing::Test {
 };
 
 constexpr const char* kTwoStages = "pipeline.stages=2";
-// A step takes at least an eighth of a second: what must happen in the middle of a run does.
+// A step takes at least 1/8 s, so that the tests can act in the middle of a run.
 constexpr const char* kSlowLinks = "link.delay=60ms";
 
 TEST_F(Joining, EveryPairOfOpenAndHiddenMachinesTrainsToTheSameBits) {
@@ -145,7 +145,7 @@ TEST_F(Joining, EveryPairOfOpenAndHiddenMachinesTrainsToTheSameBits) {
   }
 }
 
-TEST_F(Joining, ARelayedRunGoesOnAfterTheCoordinatorWasKilled) {
+TEST_F(Joining, RelayedRun_AfterTheCoordinatorIsKilled_Continues) {
   TestInternet internet;
   const auto coordinator = internet.add_open_host("c");
   const auto one = internet.add_hidden_host("h1"), other = internet.add_hidden_host("h2");
@@ -170,7 +170,7 @@ TEST_F(Joining, ARelayedRunGoesOnAfterTheCoordinatorWasKilled) {
   test::expect_same_result(run, expected);
 }
 
-TEST_F(Joining, ClocksThatAreDaysOffKeepNobodyOut) {
+TEST_F(Joining, ClocksDaysOff_DoNotPreventJoining) {
   using std::chrono::hours;
   Arguments settings{kTwoStages, "train.steps=40"};
   const auto expected = local_result(settings);
@@ -222,10 +222,10 @@ TEST_F(Joining, NothingThatPassesTheRelayCanBeRead) {
   wait_until_in(*serving, "a");
   auto upper = join("b", text, other.network);
   for (auto* running : {lower.get(), upper.get(), serving.get()}) expect_ends_well(*running);
-  // tcpdump writes what it sees, and may be behind.
+  // tcpdump may write late.
   EXPECT_TRUE(serving->wait_until("the capture holds the run", [&] { return fs::file_size(capture) > 200'000; }));
   const auto seen = read_file(capture).take();
-  // The ids of a whole window cross the cut as they lie in the shard: any 32 bytes of it would give them away.
+  // A window's ids cross the cut with the bytes of the shard, so the test looks for any 32 bytes of it.
   std::string shard;
   for (const auto& entry : fs::recursive_directory_iterator(program_.data() / "prepared")) {
     if (entry.path().filename().string().find("train") != std::string::npos && entry.path().extension() == ".bin") {
@@ -254,7 +254,7 @@ TEST_F(Joining, WorksOverIPv6) {
   EXPECT_NE(serving->err().find("dials [::1]:"), std::string::npos) << serving->err();
 }
 
-TEST_F(Joining, LeavingAndBeingThrownOutCostTheRunNothing) {
+TEST_F(Joining, LeavingOrKickedMachines_DoNotChangeTheResult) {
   Arguments settings{kTwoStages, "train.steps=60"};
   const auto expected = local_result(settings);
   settings.push_back(kSlowLinks);
@@ -266,7 +266,7 @@ TEST_F(Joining, LeavingAndBeingThrownOutCostTheRunNothing) {
   wait_until_in(*serving, "a");
   auto b = join("b", text, "", local);
   ASSERT_TRUE(serving->wait_until("some steps are done", [&] { return test::metrics_lines(run) >= 3; }));
-  // One leaves, as it should; another comes.
+  // One leaves properly; another joins.
   b->signal(SIGINT);
   expect_ends_well(*b);
   EXPECT_NE(b->out().find("left the run;"), std::string::npos) << b->out();
@@ -276,12 +276,12 @@ TEST_F(Joining, LeavingAndBeingThrownOutCostTheRunNothing) {
   wait_until_in(*serving, "c");
   const auto lines = test::metrics_lines(run);
   ASSERT_TRUE(serving->wait_until("it goes on", [&] { return test::metrics_lines(run) > lines; }));
-  // One is thrown out, and may not come back.
+  // One is kicked and may not come back.
   const auto from = serving->err().find("takes stage 1", serving->err().rfind("assigned: c-"));
   const auto begin = serving->err().rfind("c-", from);
   const auto peer = serving->err().substr(begin, serving->err().find(' ', begin) - begin);
   {
-    const test::Held held(a->pid());  // it must not end before that
+    const test::Held held(a->pid());  // keeps it alive until then
     EXPECT_EQ(program_.run({"kick", peer, run.string()}).exit_code, 0);
   }
   const auto end = c->wait();
@@ -295,7 +295,7 @@ TEST_F(Joining, LeavingAndBeingThrownOutCostTheRunNothing) {
   test::expect_same_result(run, expected);
 }
 
-TEST_F(Joining, RefusesInvitesThatAreWorthNothing) {
+TEST_F(Joining, RefusesInvalidInvites) {
   const auto run = program_ / "run";
   auto serving =
       serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, {kTwoStages}), "");
@@ -317,12 +317,12 @@ TEST_F(Joining, RefusesInvitesThatAreWorthNothing) {
   EXPECT_EQ(program_.run({"invite", "--revoke", id, run.string()}).exit_code, 0);
   refused("fifth", revoked, "revoked");
   EXPECT_TRUE(says(*serving, "refused: Join from"));
-  // The look does not cost a use, and the machine that has enrolled may come again.
+  // --check does not cost a use, and an enrolled machine may join again.
   const auto open = invite(run, "");
   const auto look = join("look", open, "", {"--check"})->wait();
   EXPECT_EQ(look.exit_code, 0) << look.err;
   EXPECT_NE(look.out.find("memory"), std::string::npos) << look.out;
-  // Its certificate is gone, as after a long time away: the key it asked with is enough.
+  // Its certificate is gone, as after a long absence: its key is enough.
   first->signal(SIGKILL);
   EXPECT_EQ(first->wait().exit_code, -1);
   fs::remove(fs::directory_iterator(program_ / "first-data" / "joined")->path() / "identity" / "identity.pem");
@@ -331,7 +331,7 @@ TEST_F(Joining, RefusesInvitesThatAreWorthNothing) {
   for (auto* running : {first.get(), second.get(), serving.get()}) expect_ends_well(*running);
 }
 
-TEST_F(Joining, MachinesOfDifferentSpeedAreGivenTheirCuts) {
+TEST_F(Joining, MachinesOfDifferentSpeed_GetMatchingCuts) {
   const auto run = program_ / "run";
   auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()},
                             {kTwoStages, "pipeline.cuts=auto"}),

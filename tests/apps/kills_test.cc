@@ -1,5 +1,5 @@
-// What the whole design promises: kill -9 any process of a run at any moment, its files gone with it, and the run ends
-// as if nothing had happened, bit for bit. THINPIPE_KILL_SEED=N plays other moments.
+// The main promise of the design: kill -9 any process of a run at any moment, delete its files, and the run ends as if
+// nothing had happened, bit for bit. THINPIPE_KILL_SEED=N draws other moments.
 #include <gtest/gtest.h>
 
 #include "apps/running_program.h"
@@ -16,8 +16,8 @@ using test::RunningProgram;
 using test::Seconds;
 
 constexpr int kKills = 20;
-// The delay makes a step take its time on a fast machine too, so that the run is not over before the last kill; and it
-// makes the warm-up deeper than the default, which stages must agree on after every restart.
+// The delay slows steps on a fast machine too, so that the run is not over before the last kill. It also makes the
+// warm-up deeper than the default; stages must agree on that after every restart.
 const test::Arguments kSettings = {"train.steps=60", "link.delay=25ms"};
 
 uint64_t seed_from_environment() {
@@ -31,7 +31,7 @@ class Killer {
   Killer(RunningProgram& program, std::filesystem::path run, uint64_t seed)
       : program_(program), run_(std::move(run)), watch_(run_), rng_(seed, "kills") {}
 
-  // False: the run has ended before all the kills, or has stopped going on.
+  // False: the run ended before all the kills, or hangs.
   bool kill_all() {
     for (int i = 0; i < kKills; ++i) {
       if (!wait_for_the_moment() || !kill(targets_of(i))) return false;
@@ -64,7 +64,7 @@ class Killer {
     return {"serve", fmt::format("worker-{}", draw(4))};
   }
 
-  // Mostly some way into a step after one to three more; every fourth time while the last kill is being recovered from.
+  // Usually one to three commits later, in the middle of a step; every fourth time during the last recovery.
   bool wait_for_the_moment() {
     if (draw(4) != 0 && !wait_for_commits(1 + static_cast<int>(draw(3)))) return false;
     const auto start = test::now();
@@ -98,10 +98,10 @@ class Killer {
     const auto before = program_.children();
     for (const auto& target : targets) {
       const auto found = before.find(target);
-      if (found == before.end()) continue;  // its replacement has not been started yet
+      if (found == before.end()) continue;  // its replacement has not started yet
       ::kill(found->second, SIGKILL);
       if (target == "serve") continue;
-      // Gone at once, whoever is still writing there: the one that dies, or already its replacement.
+      // Removes the folder at once, even if the dying process or its replacement is writing there.
       std::error_code ignored;
       std::filesystem::rename(run_ / "workers" / target.substr(target.rfind('-') + 1),
                               run_.parent_path() / fmt::format("removed-{}", ++removed_), ignored);
@@ -117,7 +117,7 @@ class Killer {
     if (!program_.wait_until("replacements have been started", [&] { return replaced() || !program_.running(); })) {
       return false;
     }
-    note_commits();  // of before
+    note_commits();  // old ones
     pending_.push_back({what, test::now()});
     return program_.running();
   }
@@ -132,7 +132,7 @@ class Killer {
   std::vector<double> times_;
 };
 
-TEST(Kills, TwentyOfThemLeaveNoTraceInTheResult) {
+TEST(Kills, TwentyKills_DoNotChangeTheResult) {
   if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
   const Program program;
   test::write_small_run(program);

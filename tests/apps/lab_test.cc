@@ -1,4 +1,4 @@
-// What `thinpipe lab` prints for programs: the fields are there, and the method's claims hold in them.
+// The JSON output of `thinpipe lab`: the fields exist, and their values support the method's claims.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@ namespace {
 using test::expect_refused;
 using test::Program;
 
-// The JSON object on the last line; null, which has no fields, when there is none.
+// The JSON object on the last line; null if there is none.
 nlohmann::json last_line(const Program& program, const test::Arguments& arguments) {
   const auto outcome = program.run(arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -22,7 +22,7 @@ nlohmann::json last_line(const Program& program, const test::Arguments& argument
   return nlohmann::json::parse(outcome.out.substr(before + 1), nullptr, /*allow_exceptions=*/false);
 }
 
-// A number, or a failure: what is not finite is printed as null.
+// A number, or a failure: non-finite ones are printed as null.
 double number(const nlohmann::json& object, const std::string& pointer) {
   const auto value = object.value(nlohmann::json::json_pointer(pointer), nlohmann::json());
   EXPECT_TRUE(value.is_number()) << pointer << " in " << object;
@@ -35,9 +35,9 @@ TEST(Lab, ExactnessPrintsErrorsOfRoundingAndTheCostOfEveryPack) {
   ASSERT_TRUE(said.is_object());
   for (const char* field : {"/max_rel_grad_error", "/max_rel_loss_error", "/max_rel_second_moment_error"}) {
     EXPECT_LE(number(said, field), 1e-12) << field;
-    EXPECT_GT(number(said, field), 0) << field;  // two computations that agree in every bit would be one
+    EXPECT_GT(number(said, field), 0) << field;  // 0 would mean it compared a computation with itself
   }
-  // Per number: 2^-24, 2^-9, and half a step of the largest of its token; blocks amplify it, so these are upper ends.
+  // Rounding per number: 2^-24, 2^-9, half a step of its token's largest. Blocks amplify it; these are upper bounds.
   const std::pair<const char*, double> packs[] = {{"fp32", 1e-4}, {"bf16", 1}, {"int8", 1}, {"int4", 10}};
   for (const auto& [pack, limit] : packs) {
     const std::string place = std::string("/packs/") + pack;
@@ -60,7 +60,7 @@ TEST(Lab, OptimizerPrintsThatRowsStayInTheSubspaceAndElementsDoNot) {
   EXPECT_TRUE(program.contents().empty());
 }
 
-TEST(Lab, RefusesNumbersThatCannotBe) {
+TEST(Lab, RefusesImpossibleNumbers) {
   const Program program;
   expect_refused(program, {"lab", "default", "--minutes", "nan"}, {"--minutes nan", "0.05 to 10000"});
   for (const char* minutes : {"inf", "0"}) {

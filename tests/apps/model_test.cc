@@ -1,4 +1,4 @@
-// What was trained is used: eval, generate, export and import, by the real program on real files.
+// Uses trained models: eval, generate, export and import, with the real program on real files.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -31,7 +31,7 @@ TEST_F(Models, EvalFindsTheValidationLossThatTrainingReported) {
   for (std::string line; std::getline(lines, line);)
     reported = Json::parse(line).value("final_validation_loss", reported);
   const auto found = eval({"run"});
-  EXPECT_NEAR(found.at("loss").get<double>(), reported, 1e-6 * reported);  // other batches: float32 sums differ
+  EXPECT_NEAR(found.at("loss").get<double>(), reported, 1e-6 * reported);  // batches differ, so float32 sums do
   EXPECT_NEAR(found.at("perplexity").get<double>(), std::exp(reported), 1e-4 * std::exp(reported));
 }
 
@@ -42,7 +42,7 @@ TEST_F(Models, EvalOnATextCountsEveryByteAndTokenOnce) {
   EXPECT_EQ(found.at("text_bytes").get<double>(), bytes);
   const double nats = found.at("loss").get<double>() * found.at("tokens").get<double>();
   EXPECT_NEAR(found.at("bits_per_byte").get<double>(), nats / std::numbers::ln2 / bytes, 1e-9);
-  // With half the context a model predicts worse or as well, and the tokens are the same.
+  // With half the context a model predicts no better, and the tokens are the same.
   EXPECT_EQ(eval({"run", "--text", "text.txt", "--seq-len", "4"}).at("tokens"), found.at("tokens"));
 }
 
@@ -60,7 +60,7 @@ TEST_F(Models, GenerationRepeatsWithItsSeedAndOnlyWithIt) {
             generate({"run", "--prompt", "The", "--top-k", "1", "--seed", "2", "--max-tokens", "12"}).at("text"));
 }
 
-TEST_F(Models, TheTextStreamsBehindItsPromptAndTheSpeedGoesElsewhere) {
+TEST_F(Models, Generate_PrintsPromptAndTextToStdoutAndSpeedToStderr) {
   train({});
   const auto outcome = program_.run({"generate", "run", "--prompt", "The stream", "--max-tokens", "20", "--seed", "5"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -74,7 +74,7 @@ TEST_F(Models, TheTextStreamsBehindItsPromptAndTheSpeedGoesElsewhere) {
   EXPECT_EQ(piped.out, outcome.out);
 }
 
-TEST_F(Models, APromptLoopRemembersUntilItIsToldToForget) {
+TEST_F(Models, PromptLoop_RemembersUntilReset) {
   train({});
   write_file(program_ / "said.txt", "The\nand\n/reset\nThe\n/what\n/quit\nnever read\n");
   const auto outcome = program_.run({"generate", "run", "--interactive", "--temperature", "0", "--max-tokens", "6"},
@@ -88,7 +88,7 @@ TEST_F(Models, APromptLoopRemembersUntilItIsToldToForget) {
   EXPECT_NE(outcome.out.find(answer, 1), std::string::npos) << "forgotten, so the same again: " << outcome.out;
 }
 
-TEST_F(Models, OfAPromptLongerThanTheContextOnlyTheEndIsRead) {
+TEST_F(Models, PromptLongerThanTheContext_OnlyItsEndIsRead) {
   train({});
   write_file(program_ / "long.txt", test::english(100, 3));
   const auto outcome = program_.run({"generate", "run", "--temperature", "0", "--max-tokens", "5", "--json"},
@@ -98,7 +98,7 @@ TEST_F(Models, OfAPromptLongerThanTheContextOnlyTheEndIsRead) {
   EXPECT_EQ(test::json_of(outcome).at("tokens"), 5);
 }
 
-TEST_F(Models, CtrlCEndsTheAnswerAndAtThePromptTheProgram) {
+TEST_F(Models, CtrlC_EndsTheAnswerOrAtThePromptTheProgram) {
   train({});
   ASSERT_EQ(::mkfifo((program_ / "typed").c_str(), 0600), 0);
   test::RunningProgram running(program_,
@@ -112,7 +112,7 @@ TEST_F(Models, CtrlCEndsTheAnswerAndAtThePromptTheProgram) {
   const auto first = running.out();
   // On another pipe, which may be read later.
   ASSERT_TRUE(running.wait_until("it says so", [&] { return running.err().find("interrupted") != std::string::npos; }));
-  // What was said is still in its mind.
+  // It remembers the earlier text.
   typed << "and" << std::endl;
   ASSERT_TRUE(running.wait_until("it answers again", [&] { return running.out().size() > first.size() + 300; }));
   running.signal(SIGINT);
@@ -126,7 +126,7 @@ TEST_F(Models, CtrlCEndsTheAnswerAndAtThePromptTheProgram) {
   EXPECT_EQ(running.wait().exit_code, -1) << "by the signal";
 }
 
-TEST_F(Models, OnATerminalEvalSaysOnlyWhatIsNew) {
+TEST_F(Models, EvalOnATerminal_NeverRepeatsAProgressLine) {
   if (!test::has_pseudo_terminals()) GTEST_SKIP() << "no pseudo-terminals here";
   train({});
   std::string documents;
@@ -147,7 +147,7 @@ TEST_F(Models, OnATerminalEvalSaysOnlyWhatIsNew) {
   EXPECT_LT(count, 60u);
 }
 
-// Twenty tokens more than the tokenizer has pieces. Either of the last two has the largest logit, whatever is read.
+// Adds twenty tokens to the tokenizer's. One of the last two always has the largest logit.
 void pad_vocabulary(const fs::path& folder) {
   auto config = Json::parse(read_file(folder / "config.json").take());
   config["vocab_size"] = 320;
@@ -192,7 +192,7 @@ TEST_F(Models, AModelMayHaveMoreTokensThanItsTokenizerHasPieces) {
   expect_refused(program_, {"import", "hf", "--set", "data.corpus=corpus.txt"}, {"vocab_size 320", "300 pieces"});
 }
 
-TEST_F(Models, AnImportSaysThatItCutsTheContext) {
+TEST_F(Models, Import_ThatCutsTheContext_SaysSo) {
   train({});
   must({"export", "run", "--format", "hf", "--out", "hf"});
   const auto whole = program_.run({"import", "hf", "--set", "data.corpus=corpus.txt", "--run-dir", "whole"});
@@ -207,7 +207,7 @@ TEST_F(Models, AnImportSaysThatItCutsTheContext) {
   EXPECT_NE(cut.out.find("--set train.seq_len=N"), std::string::npos) << cut.out;
 }
 
-TEST_F(Models, AHuggingFaceFolderIsTheSameModel) {
+TEST_F(Models, HuggingFaceFolder_IsTheSameModel) {
   train({});
   must({"export", "run", "--format", "hf", "--out", "hf"});
   const auto of_run = eval({"run", "--text", "text.txt"}), of_folder = eval({"hf", "--text", "text.txt"});
@@ -234,10 +234,10 @@ TEST_F(Models, ExportImportExportIsTheIdentityOnTensors) {
             read_file(program_ / "hf3" / "model.safetensors").take());
 }
 
-TEST_F(Models, AnImportedSubspaceModelSaysWhatItLostAndComputesAsItSays) {
+TEST_F(Models, ImportAsSubspace_ReportsTheEnergyItLost) {
   train({});
   must({"export", "run", "--format", "hf", "--out", "hf"});
-  // It was trained in eight directions, so eight lose nothing.
+  // It was trained with rank 8, so rank 8 loses nothing.
   const auto same = program_.run({"import", "hf", "--mode", "subspace", "--set", "subspace.rank=8", "--set",
                                   "data.corpus=corpus.txt", "--run-dir", "same"});
   ASSERT_EQ(same.exit_code, 0) << same.err;
@@ -256,7 +256,7 @@ TEST_F(Models, AnImportedSubspaceModelSaysWhatItLostAndComputesAsItSays) {
   EXPECT_GT(std::abs(eval({"fewer", "--text", "text.txt"}).at("loss").get<double>() - loss), 1e-4);
 }
 
-TEST_F(Models, AnImportedModelIsTrainedOn) {
+TEST_F(Models, ImportedModel_CanBeTrainedFurther) {
   train({});
   must({"export", "run", "--format", "hf", "--out", "hf"});
   must({"import", "hf", "--mode", "subspace", "--run-dir", "on", "--set", "data.corpus=corpus.txt", "--set",
@@ -283,7 +283,7 @@ TEST_F(Models, ACheckpointIsAModelToo) {
   expect_refused(program_, {"eval", "run", "--step", "7"}, {"no checkpoint of step 7", "1, 2, 3"});
 }
 
-TEST_F(Models, WhatALlamaCannotExpressIsRefusedWithTheReason) {
+TEST_F(Models, Export_OfWhatALlamaCannotExpress_IsRefusedWithTheReason) {
   struct Case {
     Arguments settings;
     std::string named;
@@ -300,7 +300,7 @@ TEST_F(Models, WhatALlamaCannotExpressIsRefusedWithTheReason) {
     for (const std::string format : {"hf", "gguf"}) {
       expect_refused(program_, {"export", run, "--format", format, "--out", "out"}, {cases[i].named, "plain LLaMA"});
     }
-    // It can still be used here.
+    // It still works here.
     EXPECT_GT(eval({run, "--text", "text.txt"}).at("loss").get<double>(), 0);
     EXPECT_GT(generate({run, "--prompt", "The", "--max-tokens", "3"}).at("tokens").get<int>(), 0);
   }

@@ -1,4 +1,4 @@
-// A small trained run for tests that use it: eval, generate and export, by the real program on real files.
+// A small trained run for the tests of eval, generate and export, with the real program on real files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace thinpipe::test {
 
 using Json = nlohmann::json;
 
-// The last line of what a command printed.
+// The last line of a command's output.
 inline Json json_of(const Outcome& outcome) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   std::istringstream lines(outcome.out);

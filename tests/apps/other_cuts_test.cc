@@ -1,5 +1,5 @@
-// A run that is gone on with in another number of stages, as a person does it: the same losses to rounding (nothing
-// that crosses a cut is rounded here), whatever was killed in between; and what is refused leaves the run as it was.
+// Resumes a run with other cuts, as a person does: the losses agree up to rounding (nothing that crosses a cut is
+// rounded here), even after kills in between; a refused change leaves the run as it was.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ using test::RunningProgram;
 using test::small_run;
 using Json = nlohmann::json;
 
-// Slow enough to be caught in the middle.
+// Slow enough to interrupt in the middle.
 const Arguments kSlow = {"train.steps=24", "link.delay=60ms"};
 
 class OtherCuts : public testing::Test {
@@ -28,7 +28,7 @@ class OtherCuts : public testing::Test {
     test::write_small_run(program_);
   }
 
-  // Training losses by step, and the validation losses behind them.
+  // Training losses by step, and the validation losses.
   static std::map<std::string, double> losses_of(const fs::path& run) {
     std::map<std::string, double> losses;
     std::istringstream lines(read_file(run / "metrics.jsonl").take());
@@ -114,8 +114,8 @@ TEST_F(OtherCuts, FourStagesThenTwoThenThreeComputeTheSame) {
   EXPECT_TRUE(test::processes_of(run).empty());
 }
 
-// Killed at whatever moment: when the config is written, when the coordinator has begun, and later.
-TEST_F(OtherCuts, SurviveBeingKilledAtAnyMoment) {
+// Killed when the config is written, when the coordinator has started, and later.
+TEST_F(OtherCuts, KilledAtAnyMoment_RunStillResumes) {
   const Arguments settings{"train.steps=300", "link.delay=60ms"};  // one stage has no link to slow it down
   const auto expected = expected_losses(settings);
   const auto run = program_ / "run";
@@ -145,14 +145,14 @@ TEST_F(OtherCuts, SurviveBeingKilledAtAnyMoment) {
   const auto lines = test::metrics_lines(run);
   killed_when("pipeline.cuts=[3,1]", "a step is done", [&] { return test::metrics_lines(run) >= lines + 1; });
   killed_when("pipeline.stages=2", "some steps are done", [&] { return test::metrics_lines(run) >= lines + 2; });
-  // What is not said again stays as it was told last.
+  // Settings not given again keep their last value.
   const auto outcome = program_.run(resume(run, {"link.delay=0ms"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
   EXPECT_NE(read_file(run / "config.toml").take().find("stages = 2\n"), std::string::npos);
   expect_losses(run, expected);
 }
 
-TEST_F(OtherCuts, AreTakenFromTheCheckpointBeforeWhenTheNewestIsDamaged) {
+TEST_F(OtherCuts, NewestCheckpointDamaged_UsesTheOneBefore) {
   const auto expected = expected_losses(kSlow);
   const auto run = program_ / "run";
   {
@@ -167,17 +167,17 @@ TEST_F(OtherCuts, AreTakenFromTheCheckpointBeforeWhenTheNewestIsDamaged) {
   expect_losses(run, expected);
 }
 
-TEST_F(OtherCuts, WhatIsRefusedLeavesTheRunAsItWas) {
+TEST_F(OtherCuts, RefusedChange_LeavesTheRunUnchanged) {
   const auto run = program_ / "run";
   {
     RunningProgram four(program_, small_run(run, {"train.steps=24", "link.delay=60ms", "subspace.anchors=stage",
                                                   "subspace.full_rank_tail=1"}));
     ASSERT_TRUE(wait_for_lines(four, run, 2));
     {
-      const test::Held held(four.child("worker-1"));  // it must not end before it was tried
+      const test::Held held(four.child("worker-1"));  // it must not end before the attempts
       ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);
     }
-    // Somebody holds it.
+    // It is in use.
     const auto before = read_file(run / "config.toml").take();
     expect_fails(resume(run, {"pipeline.stages=2"}), {run.string(), "another process serves this run"});
     expect_fails({"serve", "--run", run.string(), "--set", "pipeline.stages=2"}, {"another process serves this run"});
@@ -204,14 +204,14 @@ TEST_F(OtherCuts, WhatIsRefusedLeavesTheRunAsItWas) {
   expect_fails({"serve", "--run", run.string(), "--set", "model.d=64"}, {"--set model.d: changes"});
   EXPECT_EQ(read_file(run / "config.toml").take(), config);
   EXPECT_EQ(newest_manifest(run), manifest);
-  // Trainable anchors: groups may be joined, so this goes on; and then it is complete.
+  // Trainable anchors: groups may be joined, so this resumes, and completes the run.
   const auto outcome = program_.run(resume(run, {"pipeline.cuts=[3,1]"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
   expect_fails(resume(run, {"pipeline.stages=1"}), {run.string(), "complete"});
   expect_fails({"serve", "--run", run.string(), "--set", "pipeline.stages=1"}, {run.string(), "complete"});
 }
 
-// ---- with others ----
+// ---- machines ----
 
 class OtherCutsTogether : public OtherCuts {
  protected:
@@ -226,9 +226,9 @@ class OtherCutsTogether : public OtherCuts {
   }
 };
 
-// Three machines with a stage each; the coordinator comes back with two stages. They hear of it by themselves, and one
+// Three machines with a stage each; the coordinator restarts with two stages. The machines follow without help, and one
 // of them waits.
-TEST_F(OtherCutsTogether, MachinesThatAreThereAreGivenTheirStagesAnew) {
+TEST_F(OtherCutsTogether, ConnectedMachines_GetNewStages) {
   const Arguments settings{"pipeline.stages=3", "link.delay=60ms", "train.steps=24"};
   const auto expected = expected_losses(settings);
   const auto run = program_ / "run";
@@ -251,8 +251,8 @@ TEST_F(OtherCutsTogether, MachinesThatAreThereAreGivenTheirStagesAnew) {
   expect_losses(run, expected);
 }
 
-// As many stages as before, cut elsewhere: what the machines still hold looks like theirs and is not.
-TEST_F(OtherCutsTogether, WhatMachinesHoldOfOtherCutsIsVoid) {
+// As many stages as before, with other cuts: the machines' old state looks valid and is not.
+TEST_F(OtherCutsTogether, StateHeldForOtherCuts_IsNotUsed) {
   const Arguments settings{"pipeline.stages=2", "link.delay=60ms", "train.steps=24"};
   const auto expected = expected_losses(settings);
   const auto run = program_ / "run";
@@ -261,7 +261,7 @@ TEST_F(OtherCutsTogether, WhatMachinesHoldOfOtherCutsIsVoid) {
   auto serving = serve(arguments);
   const auto text = program_.run({"invite", "--uses", "2", run.string()}).out;
   auto a = join("a", text), b = join("b", text);
-  ASSERT_TRUE(wait_for_lines(*serving, run, 3));  // before the first checkpoint: nothing on the disk tells
+  ASSERT_TRUE(wait_for_lines(*serving, run, 3));  // before the first checkpoint: the disk cannot show it
   serving->signal(SIGKILL);
   (void)serving->wait();
   ASSERT_LT(test::metrics_lines(run), 24) << "too late to be a test";
@@ -273,7 +273,7 @@ TEST_F(OtherCutsTogether, WhatMachinesHoldOfOtherCutsIsVoid) {
   expect_losses(run, expected);
 }
 
-TEST_F(OtherCutsTogether, AutoCutsAreDecidedAnewForTheMachinesThatCome) {
+TEST_F(OtherCutsTogether, AutoCuts_AreDecidedAgainForTheMachinesThatJoin) {
   const auto expected = expected_losses(kSlow);
   const auto run = program_ / "run";
   {

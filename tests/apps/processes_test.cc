@@ -1,5 +1,5 @@
-// A run as processes, as a person meets it: the same numbers over every kind of link, stopped and gone on with, damaged
-// and refused, looked at and steered. (kills_test.cc kills them at random.)
+// A run as processes, as a person uses it: the same numbers over every kind of link, stopping and resuming, damage and
+// refusals, status and control. (kills_test.cc kills them at random.)
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -21,8 +21,8 @@ using test::Seconds;
 using test::small_run;
 using Json = nlohmann::json;
 
-// Seconds long, so that it is caught in the middle also where the machine is busy: what the links add to a step does
-// not change its numbers.
+// Takes seconds, so that a test can interrupt it in the middle on a busy machine too. The delay of the links does not
+// change the numbers.
 const Arguments kSlow = {"train.steps=24", "link.delay=60ms"};
 
 class Processes : public testing::Test {
@@ -32,7 +32,7 @@ class Processes : public testing::Test {
     test::write_small_run(program_);
   }
 
-  // All stages in one process: what every other way to run must give.
+  // All stages in one process: every other way to run must match.
   test::RunResult expected_of(const Arguments& settings) {
     const auto outcome = program_.run(small_run(program_ / "expected", settings, {"--in-process"}));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -82,7 +82,7 @@ TEST_F(Processes, GiveTheSameNumbersOverEveryKindOfLink) {
   }
 }
 
-TEST_F(Processes, AreStoppedByCtrlCWithACheckpointToGoOnFrom) {
+TEST_F(Processes, CtrlC_StopsWithACheckpointToResumeFrom) {
   const auto expected = expected_of(kSlow);
   const auto run = program_ / "run";
   RunningProgram running(program_, small_run(run, kSlow));
@@ -91,7 +91,7 @@ TEST_F(Processes, AreStoppedByCtrlCWithACheckpointToGoOnFrom) {
   const auto outcome = running.wait();
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
   EXPECT_EQ(outcome.err, "");
-  // One that is not a multiple of checkpoint.every, most often: the step it was at, not the last that was due.
+  // Usually not a multiple of checkpoint.every: the current step, not the last one due.
   const auto step = Json::parse(read_file(run / "outcome.json").take()).at("step").get<int64_t>();
   EXPECT_NE(outcome.out.find(fmt::format("stopped after step {0}; to resume from the checkpoint of step {0}: thinpipe "
                                          "train --resume {1}\n",
@@ -104,12 +104,12 @@ TEST_F(Processes, AreStoppedByCtrlCWithACheckpointToGoOnFrom) {
   expect_resumed(run, expected);
 }
 
-TEST_F(Processes, AreGoneAtOnceAfterASecondCtrlC) {
+TEST_F(Processes, SecondCtrlC_EndsAllAtOnce) {
   const auto expected = expected_of(kSlow);
   const auto run = program_ / "run";
   RunningProgram running(program_, small_run(run, kSlow));
   ASSERT_TRUE(wait_for_lines(running, run, 7));
-  // A stage that does not answer: the checkpoint that the first one asks for cannot be written.
+  // A stage that does not answer, so the checkpoint for the first ctrl-C cannot be written.
   const Held frozen(running.child("worker-2"));
   running.signal(SIGINT);
   ASSERT_TRUE(running.wait_for_output("ctrl-C again stops at once"));
@@ -123,12 +123,12 @@ TEST_F(Processes, AreGoneAtOnceAfterASecondCtrlC) {
   expect_resumed(run, expected);
 }
 
-TEST_F(Processes, DoNotOutliveTheOneThatStartedThem) {
+TEST_F(Processes, StarterKilled_AllEndAndTheRunResumes) {
   const auto expected = expected_of(kSlow);
   const auto run = program_ / "run";
   RunningProgram running(program_, small_run(run, kSlow));
   ASSERT_TRUE(wait_for_lines(running, run, 1));
-  EXPECT_EQ(test::processes_of(run).size(), 6U);  // it, the coordinator, four stages
+  EXPECT_EQ(test::processes_of(run).size(), 6U);  // program, coordinator, four stages
   ASSERT_TRUE(wait_for_lines(running, run, 7));
   running.signal(SIGKILL);
   EXPECT_TRUE(running.wait_until("its children are gone", [&] { return test::processes_of(run).empty(); }));
@@ -136,7 +136,7 @@ TEST_F(Processes, DoNotOutliveTheOneThatStartedThem) {
   expect_resumed(run, expected);
 }
 
-TEST_F(Processes, CoordinatorKilledAsSoonAsItIsThere_IsStartedAgain) {
+TEST_F(Processes, CoordinatorKilledRightAfterItsStart_IsStartedAgain) {
   const auto expected = expected_of({});
   const auto run = program_ / "run";
   RunningProgram running(program_, small_run(run));
@@ -157,7 +157,7 @@ TEST_F(Processes, CoordinatorKilledAsSoonAsItIsThere_IsStartedAgain) {
   expect_same_result(run, expected);
 }
 
-TEST_F(Processes, GetTokensFromTheCoordinatorWhereTheyHaveNoCorpus) {
+TEST_F(Processes, WithoutACorpus_GetTokensFromTheCoordinator) {
   const auto expected = expected_of({});
   const auto run = program_ / "run";
   RunningProgram serve(program_, {"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()});
@@ -183,15 +183,15 @@ TEST_F(Processes, GetTokensFromTheCoordinatorWhereTheyHaveNoCorpus) {
 }
 
 TEST_F(Processes, SayWhichStageFailedAndWhy) {
-  // A worker's folder that cannot be one: its first checkpoint fails.
+  // A file where a worker needs a folder: its first checkpoint fails.
   test::write_file(program_ / "run/workers/2/states", "a file");
   expect_fails(small_run(program_ / "run"), {"(worker-2)", (program_ / "run/workers/2/states").string()});
   EXPECT_TRUE(test::processes_of(program_ / "run").empty());
-  // And one that cannot be made at all.
+  // A folder that cannot be created.
   test::write_file(program_ / "other/workers", "a file");
   expect_fails(small_run(program_ / "other"), {"worker 0", (program_ / "other/workers").string()});
   EXPECT_TRUE(test::processes_of(program_ / "other").empty());
-  // Once it can, nothing of the run is lost.
+  // Once repaired, the run has lost nothing.
   fs::remove(program_ / "run/workers/2/states");
   expect_resumed(program_ / "run", expected_of({}));
 }
@@ -205,9 +205,9 @@ TEST_F(Processes, SayWhenAStageDoesNotFitIntoMemory) {
   EXPECT_TRUE(test::processes_of(program_ / "run").empty());
 }
 
-TEST_F(Processes, GoOnAfterAStageWasNotHeardOfForLongerThanItsLease) {
+TEST_F(Processes, StageSilentBeyondItsLease_RunStillCompletes) {
   Arguments settings = kSlow;
-  settings.push_back("cluster.lease_s=5");  // less, and a busy machine lets one run out by itself
+  settings.push_back("cluster.lease_s=5");  // a shorter one could expire on a busy machine
   const auto expected = expected_of(settings);
   const auto run = program_ / "run";
   RunningProgram running(program_, small_run(run, settings));
@@ -215,9 +215,8 @@ TEST_F(Processes, GoOnAfterAStageWasNotHeardOfForLongerThanItsLease) {
   {
     const Held frozen(running.child("worker-1"));
     const auto log = run / "logs" / "serve.log";
-    EXPECT_TRUE(running.wait_until("its lease is over", [&] {
-      return read_file(log).take().find("(worker-1) was silent") != std::string::npos;
-    }));
+    EXPECT_TRUE(running.wait_until(
+        "its lease is over", [&] { return read_file(log).take().find("(worker-1) was silent") != std::string::npos; }));
     EXPECT_LT(test::metrics_lines(run), 24);
   }
   const auto outcome = running.wait();
@@ -231,7 +230,7 @@ TEST_F(Processes, HaveOneCoordinatorPerRun) {
   RunningProgram running(program_, small_run(run, kSlow));
   ASSERT_TRUE(wait_for_lines(running, run, 2));
   {
-    const Held held(running.child("worker-1"));  // it must not end before it was tried
+    const Held held(running.child("worker-1"));  // it must not end before the attempts
     ASSERT_EQ(program_.run({"pause", run.string()}).exit_code, 0);
   }
   expect_fails({"serve", "--run", run.string()}, {run.string(), "another process serves this run"});
@@ -242,7 +241,7 @@ TEST_F(Processes, HaveOneCoordinatorPerRun) {
   expect_same_result(run, expected);
 }
 
-TEST_F(Processes, AreLookedAtAndSteeredByCommands) {
+TEST_F(Processes, Commands_ShowAndControlTheRun) {
   const auto expected = expected_of(kSlow);
   EXPECT_NE(program_.run({"runs"}).out.find("no runs yet"), std::string::npos);
   Arguments arguments{"train", "small.toml"};
@@ -264,7 +263,7 @@ TEST_F(Processes, AreLookedAtAndSteeredByCommands) {
   };
   Json paused;
   ASSERT_TRUE(running.wait_until("it is paused", [&] { return (paused = status()).at("phase") == "paused"; }));
-  running.look(Seconds(0.8));  // some two steps at its pace
+  running.look(Seconds(0.8));  // about two steps
   EXPECT_EQ(status().at("step"), paused.at("step"));
   EXPECT_EQ(test::metrics_lines(run), paused.at("step"));
   EXPECT_EQ(paused.at("members").size(), 4U);
@@ -286,7 +285,7 @@ TEST_F(Processes, AreLookedAtAndSteeredByCommands) {
   expect_fails({"show", "nothing"}, {"there is no run 'nothing'", "thinpipe runs"});
 }
 
-TEST_F(Processes, AreNotResumedWhereThereIsNothingToGoOnWith) {
+TEST_F(Processes, Resume_WithNothingToResume_IsRefused) {
   const auto run = program_ / "run";
   ASSERT_EQ(program_.run(small_run(run, {"train.steps=2"}, {"--in-process"})).exit_code, 0);
   const auto before = test::result_of(run);
@@ -303,7 +302,7 @@ TEST_F(Processes, AreNotResumedWhereThereIsNothingToGoOnWith) {
   EXPECT_EQ(test::result_of(run), before);
 }
 
-// A run that stands at step 12 with the checkpoints of steps 10 and 12, in copies that each test damages.
+// A run at step 12 with the checkpoints of steps 10 and 12; tests damage copies of it.
 class DamagedCheckpoint : public Processes {
  protected:
   void SetUp() override {
@@ -338,7 +337,7 @@ class DamagedCheckpoint : public Processes {
     test::write_file(file, bytes);
   }
 
-  // It went back to the checkpoint before, said so, and came to the same end.
+  // It used the checkpoint before, logged that, and got the same result.
   void expect_passed_over(const fs::path& run, const Arguments& parts) {
     expect_resumed(run, expected_);
     const auto log = read_file(run / "logs" / "serve.log").take();
@@ -351,8 +350,8 @@ class DamagedCheckpoint : public Processes {
   fs::path newest_;
 };
 
-// What else can be damaged, and how it is named, is shown on the store by itself (tests/checkpoint).
-TEST_F(DamagedCheckpoint, IsPassedOverForTheOneBefore) {
+// The store's own tests cover other damage and how it is named (tests/store).
+TEST_F(DamagedCheckpoint, IsSkippedForTheOneBefore) {
   auto run = copy("missing");
   fs::remove(run / newest_ / "block-003.safetensors");
   expect_passed_over(run, {"block-003.safetensors: is missing"});

@@ -1,5 +1,5 @@
-// Runs the real program as a person would: its own process, a scratch folder as its working folder and its data
-// directory in there. A run that does not end by itself is killed and counts as a failure, so that no test hangs.
+// Runs the real program as a person would: a separate process, in a scratch folder that also holds its data directory.
+// A run that does not end is killed and counts as a failure, so that no test hangs.
 #pragma once
 
 #include <fcntl.h>
@@ -43,7 +43,7 @@ inline constexpr bool kTokenises = true;
 using Arguments = std::vector<std::string>;
 
 struct Outcome {
-  int exit_code = -1;  // -1: it was killed, by us or by a fault
+  int exit_code = -1;  // -1: killed, by us or by a fault
   std::string out;     // standard output
   std::string err;     // standard error
 };
@@ -51,12 +51,12 @@ struct Outcome {
 struct RunOptions {
   bool terminal = false;                 // standard output is a pseudo-terminal, else a pipe
   rlim_t address_space = RLIM_INFINITY;  // bytes of memory it may map
-  std::string network = "";              // a network namespace to run in; none: this one
+  std::string network = "";              // network namespace; default: this one
   std::string program = THINPIPE_PROGRAM;
   std::string input = "/dev/null";  // a file as standard input
 };
 
-// Two connected descriptors: what the program writes to the second is read from the first.
+// Two connected descriptors: the program writes to the second, tests read from the first.
 struct Channel {
   int read_end = -1;
   int write_end = -1;
@@ -84,14 +84,14 @@ inline bool has_pseudo_terminals() {
   return true;
 }
 
-// The program as it runs, with what is needed to watch it.
+// A running program and the descriptors to watch it.
 struct Launched {
   pid_t pid = -1;
   int process = -1;  // its pidfd
   Channel out;
   Channel err;
 
-  // Waits for its end and closes everything. Its exit code; -1 when a signal ended it.
+  // Waits for its end and closes everything. Returns its exit code; -1 after a signal.
   int reap() {
     int status = 0;
     ::waitpid(pid, &status, 0);
@@ -100,11 +100,11 @@ struct Launched {
   }
 };
 
-// What has not happened after so long on a busy machine will not. Less than ctest has for a test, so that the test can
-// say what it waited for and end what it started.
+// Long enough for anything on a busy machine. Less than ctest's timeout for a test, so that the test can say what it
+// waited for and end what it started.
 constexpr std::chrono::seconds kPatience{240};
 
-// Everything both channels carry until the process has ended and they are empty; false when that takes too long.
+// Reads both channels until the process has ended and they are empty; false if that takes too long.
 inline bool collect(int process, Channel& out, Channel& err, Outcome& outcome) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   std::array<pollfd, 3> waits{{{out.read_end, POLLIN, 0}, {err.read_end, POLLIN, 0}, {process, POLLIN, 0}}};
@@ -126,13 +126,13 @@ inline bool collect(int process, Channel& out, Channel& err, Outcome& outcome) {
   return true;
 }
 
-// A place to run the program in. Files made by the tests lie beside data/, which is the program's.
+// A folder to run the program in. Tests put their files beside data/, which is the program's.
 class Program {
  public:
-  // Empty: a scratch folder of its own.
+  // Empty: a new scratch folder.
   explicit Program(const std::filesystem::path& folder = {}) : folder_(folder.empty() ? scratch_.path() : folder) {
     ::setenv("THINPIPE_DATA_DIR", (folder_ / "data").c_str(), 1);
-    ::setenv("GOMP_SPINCOUNT", "100", 1);  // waiting threads would take the cores from tests beside this one
+    ::setenv("GOMP_SPINCOUNT", "100", 1);  // spinning threads would take cores from parallel tests
   }
 
   std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
@@ -155,7 +155,7 @@ class Program {
     if (network >= 0) ::close(network);
     ::close(launched.out.write_end);
     ::close(launched.err.write_end);
-    // Not glibc's function: the header of 2.36 forgets to declare it as C.
+    // Not glibc's function: its 2.36 header does not declare it as C.
     launched.process = static_cast<int>(::syscall(SYS_pidfd_open, launched.pid, 0));
     TP_CHECK(launched.process >= 0, "pidfd_open: {}", std::strerror(errno));
     return launched;
@@ -172,7 +172,7 @@ class Program {
     return outcome;
   }
 
-  // Relative paths of all there is, folders too.
+  // Relative paths of all files and folders.
   std::set<std::string> contents() const {
     std::set<std::string> paths;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
@@ -182,7 +182,7 @@ class Program {
   }
 
  private:
-  // In the child: only what is allowed between fork and exec.
+  // In the child: only calls allowed between fork and exec.
   [[noreturn]] void become_program(char** argv, int out, int err, int network, const RunOptions& options) const {
     const rlimit memory{options.address_space, options.address_space};
     if (network >= 0 && ::setns(network, CLONE_NEWNET) != 0) ::_exit(98);
@@ -197,7 +197,7 @@ class Program {
   std::filesystem::path folder_;
 };
 
-// A run of three steps that takes no time: `thinpipe train tiny.toml --in-process`. Says all its tests rely on, so that
+// A very short run of three steps: `thinpipe train tiny.toml --in-process`. Sets every key its tests rely on, so that
 // the defaults may change.
 inline void write_tiny_run(const Program& program) {
   write_file(program / "corpus.txt", english(800, 1));
@@ -225,7 +225,7 @@ inline void expect_one_line(const Outcome& outcome, const Arguments& parts) {
     EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " not in " << outcome.err;
 }
 
-// What a failed command may leave: prepared corpora, whole ones. The cache is of use to the next attempt.
+// A failed command may leave only complete prepared corpora, which the next attempt can use.
 inline void expect_nothing_half_written(const Program& program, const std::set<std::string>& before) {
   for (const auto& path : program.contents()) {
     if (before.contains(path) || path == "data" || path == "data/prepared") continue;
@@ -235,7 +235,7 @@ inline void expect_nothing_half_written(const Program& program, const std::set<s
   }
 }
 
-// Exit code 2, one line that holds every one of `parts`, nothing left behind.
+// Exit code 2, one line that holds all of `parts`, nothing left behind.
 inline void expect_refused(const Program& program, const Arguments& arguments, const Arguments& parts,
                            const RunOptions& options = {}) {
   SCOPED_TRACE(fmt::format("thinpipe {}", fmt::join(arguments, " ")));

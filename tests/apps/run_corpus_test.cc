@@ -1,5 +1,5 @@
-// A run and the text it began with: found again when the source is elsewhere, refused when it is another by now, not
-// needed to use what was trained.
+// A run and the text it began with: found when the source has moved, refused when it has changed, not needed to use the
+// trained model.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -32,7 +32,7 @@ class RunCorpus : public testing::Test {
           "pipeline.stages=2", "--set", "checkpoint.every=1", "--set", "checkpoint.mode=sync", "--set",
           "link.rate=unlimited"});
   }
-  // A run at step 0, which has all that a run needs to go on.
+  // A run at step 0 that can be resumed.
   void imported(const std::string& run) {
     in_process("first");
     must({"export", "first", "--format", "hf", "--out", "hf"});
@@ -47,7 +47,7 @@ class RunCorpus : public testing::Test {
     return outcome.out;
   }
   void move_the_text_away() { fs::rename(program_ / "corpus.txt", program_ / "elsewhere.txt"); }
-  // The line with the loss, which has no speed in it.
+  // The line with the loss; it contains no speed.
   std::string loss_of(const std::string& run) {
     const auto out = must({"eval", run});
     const auto at = out.find("loss ");
@@ -57,7 +57,7 @@ class RunCorpus : public testing::Test {
   Program program_;
 };
 
-TEST_F(RunCorpus, IsFoundAgainWhenItsSourceIsElsewhere) {
+TEST_F(RunCorpus, SourceMoved_CorpusIsStillFound) {
   in_process("one");
   by_processes("two");
   const auto one = loss_of("one"), two = loss_of("two");
@@ -72,12 +72,12 @@ TEST_F(RunCorpus, IsNotReplacedByAnotherTextOfTheSameName) {
   write_file(program_ / "corpus.txt", test::english(400, 99));
   expect_refused(program_, {"eval", "one"}, {"corpus.txt", "is not the text this run began with"});
   expect_refused(program_, {"eval", "two"}, {"corpus.txt", "is not the text this run began with"});
-  // Begun before runs kept the id: the tokenizer tells.
+  // Older runs have no id; the tokenizer decides.
   fs::remove(program_ / "one" / "corpus_id");
   expect_refused(program_, {"eval", "one"}, {"corpus.txt", "is not the text this run began with"});
 }
 
-TEST_F(RunCorpus, IsNotNeededToUseWhatWasTrained) {
+TEST_F(RunCorpus, IsNotNeededToUseTheModel) {
   imported("run");
   move_the_text_away();
   fs::remove_all(program_.data() / "prepared");
@@ -85,13 +85,13 @@ TEST_F(RunCorpus, IsNotNeededToUseWhatWasTrained) {
   must({"export", "run", "--format", "gguf", "--out", "run.gguf"});
 }
 
-TEST_F(RunCorpus, IsGoneOnWithFromAnyFolder) {
+TEST_F(RunCorpus, SourceMoved_RunCanBeResumed) {
   imported("run");
   move_the_text_away();
   EXPECT_NE(must({"train", "--resume", "run"}).find("validation loss"), std::string::npos);
 }
 
-TEST_F(RunCorpus, ThatIsAnotherByNowLeavesTheRunAsItWas) {
+TEST_F(RunCorpus, SourceChanged_ResumeIsRefusedAndLeavesTheRunUnchanged) {
   imported("run");
   const auto config = read_file(program_ / "run" / "config.toml").take();
   write_file(program_ / "corpus.txt", test::english(400, 99));

@@ -1,5 +1,5 @@
-// The program in the background: what it says while it runs, the processes it has started, signals for any of them,
-// and what becomes of its run folder. Every wait is for an event (output, an end, a changed folder) and has a deadline.
+// The program in the background: its output while it runs, the processes it has started, signals for any of them, and
+// its run folder. Every wait is for an event (output, an end, a changed folder) and has a deadline.
 #pragma once
 
 #include <sys/inotify.h>
@@ -19,7 +19,7 @@ using Moment = std::chrono::steady_clock::time_point;
 inline Moment now() { return std::chrono::steady_clock::now(); }
 inline double seconds_since(Moment start) { return Seconds(now() - start).count(); }
 
-// What a process was started as. `state` is the kernel's letter: R, S, T (stopped), Z (dead, not yet waited for).
+// A process and its arguments. `state` is the kernel's letter: R, S, T (stopped), Z (dead, not yet reaped).
 struct ProcessInfo {
   pid_t pid = -1;
   pid_t parent = -1;
@@ -27,7 +27,7 @@ struct ProcessInfo {
   Arguments arguments;
 };
 
-// Those of this moment. One that ends while it is looked at is left out.
+// The current ones. Skips a process that ends while it is being read.
 inline std::vector<ProcessInfo> all_processes() {
   std::vector<ProcessInfo> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -46,7 +46,7 @@ inline std::vector<ProcessInfo> all_processes() {
   return found;
 }
 
-// Living processes that have this folder, or something in it, on their command line: all that serve or work on a run.
+// Live processes with this folder, or a path in it, on their command line: all that serve or work on a run.
 inline std::vector<pid_t> processes_of(const std::filesystem::path& run) {
   std::vector<pid_t> pids;
   for (const auto& info : all_processes()) {
@@ -67,7 +67,7 @@ class RunningProgram {
     launched_ = program.launch(arguments, options);
     ::setenv("THINPIPE_DATA_DIR", program.data().c_str(), 1);
   }
-  // With everything it has started: they die with it.
+  // Kills it; all that it started dies with it.
   ~RunningProgram() {
     if (reaped_) return;
     ::kill(launched_.pid, SIGKILL);
@@ -84,7 +84,7 @@ class RunningProgram {
     if (!reaped_) ::kill(launched_.pid, number);
   }
 
-  // Its direct children by what they are: "serve", "worker-2".
+  // Its direct children by role: "serve", "worker-2".
   std::map<std::string, pid_t> children() const {
     std::map<std::string, pid_t> found;
     for (const auto& info : all_processes()) {
@@ -103,7 +103,7 @@ class RunningProgram {
     return one == found.end() ? -1 : one->second;
   }
 
-  // Takes what it says, and returns as soon as there is some, it ends, `also` is readable or the time is up.
+  // Reads its output; returns when there is some, it ends, `also` is readable or the time is up.
   void look(Seconds most, int also = -1) {
     std::array<pollfd, 4> waits{{{launched_.out.read_end, POLLIN, 0},
                                  {launched_.err.read_end, POLLIN, 0},
@@ -118,7 +118,7 @@ class RunningProgram {
     if (waits[2].revents != 0) ended_ = true;
   }
 
-  // All that it has said so far.
+  // Reads all output so far.
   void catch_up() {
     for (size_t before = 0; before != out().size() + err().size();) {
       before = out().size() + err().size();
@@ -126,7 +126,7 @@ class RunningProgram {
     }
   }
 
-  // Until it holds; looked at whenever something happens, and often. False, and a failure, when it takes too long.
+  // Waits for the condition, checked at every event and often. False, and a failure, after the timeout.
   template <class Condition>
   bool wait_until(std::string_view what, const Condition& condition, Seconds patience = kPatience) {
     constexpr Seconds kOften{0.01};
@@ -138,7 +138,7 @@ class RunningProgram {
       }
       look(kOften);
     }
-    catch_up();  // a test may ask what was said before it held
+    catch_up();  // a test may check the output before that
     return true;
   }
 
@@ -149,7 +149,7 @@ class RunningProgram {
            out().find(text) != std::string::npos;
   }
 
-  // Its end. One that does not come is a failure, and is made.
+  // Waits for its end; after the timeout, fails and kills it.
   Outcome wait(Seconds patience = kPatience) {
     if (!wait_until(
             "it ends", [&] { return over(); }, patience))
@@ -162,7 +162,7 @@ class RunningProgram {
  private:
   bool over() const { return ended_ && out_closed_ && err_closed_; }
 
-  // False: nobody writes there any more.
+  // False: there are no more writers.
   static bool take(int descriptor, std::string& text) {
     char buffer[4096];
     const ssize_t count = ::read(descriptor, buffer, sizeof buffer);
@@ -179,7 +179,7 @@ class RunningProgram {
   bool reaped_ = false;
 };
 
-// A process that stands still for a while: a run that needs it does not end before a slow test has done what it wanted.
+// Stops a process for a while, so that a run that needs it does not end before a slow test is done.
 class Held {
  public:
   explicit Held(pid_t process) : process_(process) {
@@ -194,8 +194,8 @@ class Held {
   pid_t process_;
 };
 
-// Lines added to metrics.jsonl, one for every step committed (or evaluated, where that is due). A file that is cut back
-// after a rollback is written beside and renamed, so that it does not count.
+// Counts lines added to metrics.jsonl: one per committed step (or evaluation, if due). A rollback writes a shorter file
+// and renames it, which does not count.
 class CommitWatch {
  public:
   explicit CommitWatch(const std::filesystem::path& run) : inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
@@ -208,7 +208,7 @@ class CommitWatch {
 
   int descriptor() const { return inotify_; }
 
-  // How many since the last call. Two that came together may count as one.
+  // New lines since the last call. Two at once may count as one.
   int take() {
     alignas(inotify_event) char buffer[16384];
     int lines = 0;
@@ -231,7 +231,7 @@ inline int64_t metrics_lines(const std::filesystem::path& run) {
   return text ? std::count(text.value().begin(), text.value().end(), '\n') : 0;
 }
 
-// What must not depend on how a run came to its end.
+// What must not depend on a run's history.
 struct RunResult {
   std::string metrics;
   std::string model_sha256;
@@ -250,7 +250,7 @@ inline void expect_same_result(const std::filesystem::path& run, const RunResult
   EXPECT_EQ(found.metrics, expected.metrics) << run;
 }
 
-// The events of every part of a run, for whoever has to find out why a test failed.
+// The logs of all processes of a run, to find out why a test failed.
 inline std::string logs_of(const std::filesystem::path& run) {
   constexpr size_t kEnd = 3000;
   std::string all;
@@ -264,8 +264,8 @@ inline std::string logs_of(const std::filesystem::path& run) {
   return all;
 }
 
-// A run of four stages in which everything is in use that has to survive: the basis moves, validation passes come in
-// between, checkpoints are many. `thinpipe train small.toml --run-dir RUN --set ...`
+// A run of four stages that uses everything that must survive: the basis moves, validation passes come in between, and
+// checkpoints are many. `thinpipe train small.toml --run-dir RUN --set ...`
 inline void write_small_run(const Program& program) {
   write_file(program / "corpus.txt", english(800, 1));
   write_file(program / "small.toml",

@@ -1,5 +1,4 @@
-// `thinpipe train` from a config to its run folder: what a good run leaves and prints, and what a bad place for it
-// leaves.
+// `thinpipe train` from a config to its run folder: what a good run leaves and prints, and what a failed one leaves.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -49,13 +48,13 @@ void expect_three_steps(const std::vector<Json>& lines) {
   ASSERT_EQ(lines.size(), 4U);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(lines[i].at("step"), i + 1);
-    EXPECT_TRUE(lines[i].at("loss").is_number());  // what is not finite is written as null
+    EXPECT_TRUE(lines[i].at("loss").is_number());  // non-finite numbers are written as null
     EXPECT_EQ(lines[i].at("tokens"), (i + 1) * 4 * 16);
   }
   EXPECT_TRUE(lines[3].at("final_validation_loss").is_number());
 }
 
-// How long things took is kept apart from what they gave, which is the same every time.
+// Times are kept apart from the metrics, which are the same every time.
 void expect_three_times(const std::vector<Json>& lines) {
   ASSERT_EQ(lines.size(), 3U);
   for (size_t i = 0; i < 3; ++i) {
@@ -65,7 +64,7 @@ void expect_three_times(const std::vector<Json>& lines) {
   }
 }
 
-TEST_F(Train, LeavesTheWholeRunInItsFolderAndPlainLinesInAPipe) {
+TEST_F(Train, Run_LeavesACompleteFolderAndPlainLinesInAPipe) {
   for (const std::string mode : {"dense", "subspace"}) {
     SCOPED_TRACE(mode);
     const std::vector<std::string> settings{"model.mode=" + mode, "pipeline.stages=2"};
@@ -89,7 +88,7 @@ TEST_F(Train, LeavesTheWholeRunInItsFolderAndPlainLinesInAPipe) {
   }
 }
 
-TEST_F(Train, TheFolderItLeavesReproducesTheRun) {
+TEST_F(Train, SavedConfig_ReproducesTheRun) {
   ASSERT_EQ(program_.run(tiny_run({"model.mode=subspace", "subspace.update_every=2", "pipeline.stages=2"})).exit_code,
             0);
   const auto first = the_folder_in("runs");
@@ -107,15 +106,15 @@ TEST_F(Train, RewritesOneLineOnATerminal) {
   EXPECT_NE(outcome.out.find("\r\033[Kdata: tokenizing"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("\r\033[Kstep 3/3  loss "), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find("\nstep 3/3"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("\ntrained "), std::string::npos) << outcome.out;  // the last step stays to be read
+  EXPECT_NE(outcome.out.find("\ntrained "), std::string::npos) << outcome.out;  // the last step stays visible
 }
 
-TEST_F(Train, KeepsARunThatIsThere) {
+TEST_F(Train, ExistingRun_IsNotOverwritten) {
   ASSERT_EQ(program_.run(tiny_run({}, {"--run-dir", "run"})).exit_code, 0);
   const auto metrics = read_file(program_ / "run/metrics.jsonl").take();
   expect_refused(program_, tiny_run({}, {"--run-dir", "run"}), {"run already holds a run", "give another folder"});
   EXPECT_EQ(read_file(program_ / "run/metrics.jsonl").take(), metrics);
-  // A config of one's own is not ours to overwrite either.
+  // A user's own config is not overwritten either.
   write_file(program_ / "mine/config.toml", "[model]\n");
   expect_refused(program_, tiny_run({}, {"--run-dir", "mine"}), {"mine already holds", "config.toml"});
   EXPECT_EQ(read_file(program_ / "mine/config.toml").take(), "[model]\n");
@@ -146,15 +145,15 @@ TEST_F(Train, RefusesATokenThatIsNotInTheVocabulary) {
   expect_refused(program_, tiny_run(), {"train.bin", "token 65535 at position 7", "vocabulary of 300"});
 }
 
-TEST_F(Train, SaysWhenTheModelDoesNotFitIntoMemory) {
+TEST_F(Train, ModelTooLargeForMemory_IsReported) {
   constexpr rlim_t kEnoughForTheLibraries = rlim_t{4} << 30;
   expect_refused(program_, tiny_run({"model.d=65536"}, {"--run-dir", "run"}), {"not enough memory", "model.d"},
                  {.address_space = kEnoughForTheLibraries});
   EXPECT_EQ(program_.run(tiny_run({}, {"--run-dir", "run"})).exit_code, 0) << "the folder must be free again";
 }
 
-TEST_F(Train, AnEndThatIsNotFiniteIsAFailureAndKeepsTheRun) {
-  // A decay of -10^4 a step: queries times keys are infinite within six steps, while each step before was finite.
+TEST_F(Train, NonFiniteFinalLoss_FailsAndKeepsTheRun) {
+  // A decay of -10^4 a step: queries times keys become infinite within six steps; each step before is finite.
   const std::vector<std::string> settings{"optim.kind=muon", "optim.lr=100",        "optim.weight_decay=100",
                                           "optim.warmup=0",  "optim.adamw_lr=1e-6", "optim.schedule=constant"};
   for (const bool in_process : {true, false}) {
@@ -171,8 +170,8 @@ TEST_F(Train, AnEndThatIsNotFiniteIsAFailureAndKeepsTheRun) {
   }
 }
 
-TEST_F(Train, ADiskTooSmallForTheFirstStepLeavesTheFolderFree) {
-  // Room for the config alone; for the tokenizer too; for all of that, and not for a line of metrics.
+TEST_F(Train, DiskFullBeforeTheFirstStep_LeavesTheFolderEmpty) {
+  // Room for the config only; for the tokenizer too; for all but the metrics.
   const std::vector<std::pair<size_t, std::string>> disks{
       {4096, "tokenizer.model"}, {12288, "corpus_id"}, {16384, "metrics.jsonl"}};
   for (const auto& [bytes, lacking] : disks) {
@@ -188,11 +187,11 @@ TEST_F(Train, ADiskTooSmallForTheFirstStepLeavesTheFolderFree) {
   }
 }
 
-TEST_F(Train, AFullDiskLeavesNoRunFolderAndNoPartOfAModel) {
+TEST_F(Train, DiskFull_LeavesNoEmptyRunAndNoPartialModel) {
   const test::SmallDisk disk(32768);
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
   const auto run = disk.folder() / "run";
-  // Room for the config, the tokenizer, the metrics and the times, and not for the weights.
+  // Room for the config, the tokenizer, the metrics and the times, but not the weights.
   const auto outcome = program_.run(tiny_run({}, {"--run-dir", run.string()}));
   EXPECT_EQ(outcome.exit_code, 2);
   test::expect_one_line(outcome, {"model.safetensors", "No space left on device"});
@@ -208,7 +207,7 @@ TEST_F(Train, AFullDiskLeavesNoRunFolderAndNoPartOfAModel) {
   EXPECT_TRUE(std::filesystem::is_empty(run));
 }
 
-TEST_F(Train, AFullDataDirectoryLeavesNoPartOfACorpus) {
+TEST_F(Train, FullDataDirectory_LeavesNoPartialCorpus) {
   const test::SmallDisk disk(32768);
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
   const Program on_disk(disk.folder().path());

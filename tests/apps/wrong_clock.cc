@@ -1,5 +1,5 @@
-// A library to preload: the date and time of a program are off by WRONG_CLOCK_S seconds, and nothing else is. The
-// kernel keeps the right time, so a wait until a date is moved back by as much.
+// A library to preload: shifts the date and time of a program by WRONG_CLOCK_S seconds, and nothing else. The kernel
+// keeps the right time, so a wait until a date is moved back equally.
 #include <dlfcn.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -56,7 +56,7 @@ long syscall(long number, ...) noexcept {
 
 int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until) {
   static auto* const wait = next<CondWait>("pthread_cond_timedwait");
-  constexpr time_t kLongestUptime_s = 1'000'000'000;  // more is a date, not the time since the machine started
+  constexpr time_t kLongestUptime_s = 1'000'000'000;  // more is a date, not an uptime
   const auto moved = until->tv_sec > kLongestUptime_s ? right_time(*until) : *until;
   return wait(condition, mutex, &moved);
 }

@@ -1,6 +1,5 @@
-// The doors of a run that is being served: the coordinator's port and a worker's. Whoever comes with the wrong
-// credentials, or with the right ones for something else, is turned away. The log says why, except for those who do not
-// get past TLS.
+// The doors of a running `serve`: the coordinator's port and a worker's. Callers with wrong credentials, or with right
+// ones for something else, are refused. The log says why, except for callers that do not get past TLS.
 #include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -25,7 +24,7 @@ using test::Entry;
 using test::RunningProgram;
 using Json = nlohmann::json;
 
-// A run that waits for its second machine, so that nothing moves but what a test does.
+// A run that waits for its second machine, so that only the test causes events.
 class Doors : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -73,7 +72,7 @@ class Doors : public ::testing::Test {
     return status.error_code() == grpc::StatusCode::PERMISSION_DENIED ? Entry::kNotYou : Entry::kNoConnection;
   }
 
-  // At the coordinator's door, with something only the operator may do.
+  // Tries an operator-only call at the coordinator's door.
   Entry steer(const Identity& identity) const {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + test::kPatience);
@@ -83,7 +82,7 @@ class Doors : public ::testing::Test {
     return entry_of(stub(identity)->Control(&context, request, &reply));
   }
 
-  // At the worker's door, as the neighbour `from`.
+  // Dials the worker as the neighbour `from`.
   Entry knock(const Identity& identity, const std::string& from) const {
     const auto link = dial_link(worker_address_, link_hello(run_id_, from, 0, 1), 1 << 20, test::kPatience,
                                 tls_channel(identity), peer_name(peer_));
@@ -127,7 +126,7 @@ TEST_F(Doors, LetNobodyInWithBadCredentials) {
   EXPECT_TRUE(says("turned somebody away: ipv4:127.0.0.1:"));
 }
 
-TEST_F(Doors, OfferNothingButJoinWithoutACertificate) {
+TEST_F(Doors, WithoutACertificate_OfferOnlyJoin) {
   const auto stranger = control::Coordinator::NewStub(channel(tls_channel_without_identity(authority_->root.pem)));
   const auto expect_denied = [](const grpc::Status& status) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << status.error_message();
@@ -161,7 +160,7 @@ TEST_F(Doors, OfferNothingButJoinWithoutACertificate) {
       Tunnel::open(channel(tls_channel_without_identity(authority_->root.pem)), tunnel_hello(run_id_, 0, 1, true));
   ASSERT_FALSE(tunnel.ok());
   EXPECT_NE(tunnel.error().message.find("without a certificate"), std::string::npos) << tunnel.error().message;
-  // In plain text not even that.
+  // Without TLS, not even Join.
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   control::JoinReply reply;
@@ -170,7 +169,7 @@ TEST_F(Doors, OfferNothingButJoinWithoutACertificate) {
   EXPECT_TRUE(says("without a certificate; only Join works without one"));
 }
 
-TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
+TEST_F(Doors, GiveAMemberAccessOnlyAsItself) {
   const auto other = stub(member("other"));
   grpc::ClientContext windows_context;
   control::WindowsRequest windows;
@@ -196,7 +195,7 @@ TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
   EXPECT_FALSE(tunnel.ok());
   EXPECT_TRUE(says("other does not hold the first stage"));
   EXPECT_TRUE(says("other does not hold 'block-000'"));
-  // The right certificate under another's name, at both doors.
+  // A valid certificate with another's name, at both doors.
   grpc::ClientContext context;
   const auto stream = other->Attend(&context);
   control::FromWorker hello;
@@ -212,7 +211,7 @@ TEST_F(Doors, GiveAMemberOnlyWhatIsItsOwn) {
   EXPECT_EQ(knock(member("other"), "wanted"), Entry::kNotYou);
 }
 
-TEST_F(Doors, AreShutToWhoeverWasThrownOut) {
+TEST_F(Doors, RefuseAKickedMember) {
   const auto kicked = program_.run({"kick", "b-1", run_.string()});
   EXPECT_EQ(kicked.exit_code, 0);
   EXPECT_NE(kicked.out.find("nobody called b-1 has taken part"), std::string::npos) << kicked.out;
@@ -220,7 +219,7 @@ TEST_F(Doors, AreShutToWhoeverWasThrownOut) {
   control::RunStatus status;
   EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&context, {}, &status)), Entry::kNotYou);
   EXPECT_TRUE(says("b-1 was removed from this run"));
-  // The worker is told, too.
+  // So does the worker.
   EXPECT_TRUE(worker_->wait_until("it turns b-1 away", [&] {
     const auto link = dial_link(worker_address_, link_hello(run_id_, "b-1", 0, 1), 1 << 20, test::kPatience,
                                 tls_channel(member("b-1")), peer_name(peer_));
@@ -228,7 +227,7 @@ TEST_F(Doors, AreShutToWhoeverWasThrownOut) {
   }));
 }
 
-TEST_F(Doors, HoldUpAFloodOfStrangersAndNotTheMembers) {
+TEST_F(Doors, FloodOfStrangers_IsLimitedAndMembersGetIn) {
   const auto invite = parse_invite(invite_).take();
   const auto stranger = control::Coordinator::NewStub(channel(tls_channel_without_identity(authority_->root.pem)));
   int unknown = 0, too_many = 0;

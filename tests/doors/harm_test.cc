@@ -1,5 +1,5 @@
-// A host that sends numbers that are not finite, garbage or tensors of the wrong size: it is named, the step is skipped
-// or tried again, and the run lives.
+// A host that sends non-finite numbers, garbage or tensors of the wrong size: the log names it, the step is skipped or
+// retried, and the run continues.
 #include <gtest/gtest.h>
 
 #include "apps/running_program.h"

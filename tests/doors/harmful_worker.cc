@@ -1,4 +1,4 @@
-// A host that means harm, or is broken: joins by invite as any other, and in one step sends what it should not.
+// A malicious or broken host: joins by invite like any other, and sends bad data in one step.
 //   harmful_worker INVITE nan|garbage|short STEP
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ class HarmfulLink final : public Link {
     } else if (harm_ == "short") {
       payload.resize(payload.size() - 4);
     } else {
-      // fp32 numbers come last.
+      // fp32 values come last.
       const float nan = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(payload.data() + payload.size() - sizeof nan, &nan, sizeof nan);
     }

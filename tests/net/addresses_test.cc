@@ -40,7 +40,7 @@ TEST(Addresses, AreReadWithAndWithoutAPort) {
   EXPECT_EQ(to_string({"my.host", 7000}), "my.host:7000");
 }
 
-TEST(Addresses, ToDialAreAHostAndAPort) {
+TEST(Addresses, DialAddress_NeedsAHostAndAPort) {
   for (const std::string good : {"a:1", "run.example.org:7400", "run.example.org.:7400", "my_host:1", "192.0.2.7:65535",
                                  "[::1]:80", "[2001:db8::7]:7400", "x--1.7:9"}) {
     EXPECT_TRUE(check_address(good).ok()) << good;
@@ -90,7 +90,7 @@ TEST(Addresses, ToDialAreAHostAndAPort) {
   EXPECT_FALSE(check_address(longest + "abc:100").ok());
 }
 
-TEST(CallerNetwork, IsThePartThatTheCallerCannotChangeAtWill) {
+TEST(CallerNetwork, IsThePartTheCallerCannotChoose) {
   const std::pair<std::string, std::string> cases[] = {
       {"ipv4:192.0.2.7:40000", "192.0.2.7"},
       {"192.0.2.7:40000", "192.0.2.7"},
@@ -109,7 +109,7 @@ TEST(CallerNetwork, IsThePartThatTheCallerCannotChangeAtWill) {
   EXPECT_EQ(caller_network(std::string(1000, 'x')).size(), 64U);
 }
 
-// A listening socket at that address, and the port that it got; -1 where the machine has no such address.
+// A listening socket at that address and its port; -1 if the machine has no such address.
 struct Listener {
   int descriptor = -1;
   int port = 0;
@@ -130,7 +130,7 @@ struct Listener {
 TEST(LocalSocket, ConnectsToAnyAddressOfThisMachine) {
   const auto listener = LocalSocket::listen().take();
   EXPECT_TRUE(LocalSocket::connect(listener.address(), std::chrono::seconds(30)).ok());
-  // A worker that listens at one IPv6 address only is reached there by its own end of a tunnel.
+  // A tunnel's end reaches its own worker even if that listens at one IPv6 address only.
   const Listener v6(in6addr_loopback);
   if (v6.port < 0) GTEST_SKIP() << "no IPv6 here";
   const auto socket = LocalSocket::connect(fmt::format("[::1]:{}", v6.port), std::chrono::seconds(30));

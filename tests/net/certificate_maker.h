@@ -1,5 +1,5 @@
-// Certificates of any kind, also those that a run's authority would never sign. By OpenSSL's calls alone, so that a
-// fault in certificates.cc is not repeated here.
+// Certificates of any kind, also those that a run's authority would never sign. Uses only OpenSSL, so that a fault in
+// certificates.cc is not repeated here.
 #pragma once
 
 #include <openssl/bio.h>
@@ -75,7 +75,7 @@ inline void add_names(X509* certificate, const CertificateOrder& order) {
   GENERAL_NAMES_free(names);
 }
 
-// Signed by `issuer`, or by itself without one.
+// Signed by `issuer`, or self-signed without one.
 inline MadeCertificate make_certificate(const CertificateOrder& order, const MadeCertificate* issuer = nullptr) {
   MadeCertificate made{"", new_key_pem()};
   EVP_PKEY* key = key_of(made.key_pem);
@@ -128,7 +128,7 @@ inline std::string der_text(const std::string& pem) {
   return bytes;
 }
 
-// Whatever the bytes are.
+// Accepts any bytes.
 inline std::string pem_of_der(const std::string& der) {
   BIO* bytes = BIO_new(BIO_s_mem());
   PEM_write_bio(bytes, "CERTIFICATE", "", reinterpret_cast<const unsigned char*>(der.data()),

@@ -39,7 +39,7 @@ Identity identity_of(const CertificateAuthority& authority, const std::string& s
   return {authority.certificate_pem(), authority.issue(certificate_request(key).take(), san).take(), key};
 }
 
-// What a command prints on both its outputs, and its exit status at the end.
+// A command's standard output and error, followed by its exit status.
 std::string output_of(const std::string& command) {
   FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
   std::string text;
@@ -47,7 +47,7 @@ std::string output_of(const std::string& command) {
   return text + fmt::format("exit {}", WEXITSTATUS(::pclose(pipe)));
 }
 
-TEST(MemberNames, GoBackAndForthForPeersAndForNothingElse) {
+TEST(MemberNames, RoundTripOnlyForPeers) {
   EXPECT_EQ(peer_name("a-7"), "a-7.peer.thinpipe");
   EXPECT_EQ(peer_of_name("a-7.peer.thinpipe"), "a-7");
   EXPECT_TRUE(is_peer_id(std::string(40, 'a')));
@@ -69,7 +69,7 @@ TEST(CertificateAuthority, IsMadeOnceAndFoundAgain) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch / "tls"), {}), 1);
 }
 
-// Looks at the key's file at every step of its making.
+// Checks the key's file at every step of its creation.
 class ModeWatch final : public FileSystem {
  public:
   int create_unique(std::string& pattern, mode_t mode) override {
@@ -84,7 +84,7 @@ class ModeWatch final : public FileSystem {
   int rename(const std::string& from, const std::string& to) override {
     if (holds(to, ".pem")) {
       look();
-      watched_ = -1;  // the number may come again
+      watched_ = -1;  // the number may be reused
     }
     return FileSystem::rename(from, to);
   }
@@ -108,7 +108,7 @@ TEST(CertificateAuthority, KeyIsNeverReadableByOthers) {
   EXPECT_EQ(watch.modes_, std::set<int>{0600});
 }
 
-TEST(CertificateAuthority, RefusesAFileThatDoesNotHoldTogether) {
+TEST(CertificateAuthority, RefusesAnInconsistentFile) {
   const ScratchFolder scratch;
   const auto file = scratch / "authority.pem";
   const auto open = [&](const std::string& run = "run-1") {
@@ -139,7 +139,7 @@ TEST(CertificateAuthority, RefusesAFileThatDoesNotHoldTogether) {
   EXPECT_EQ(with(certificate + key), "");
 }
 
-// Whether a machine whose clock shows that time accepts the certificate.
+// Whether a machine with its clock at that time accepts the certificate.
 bool is_valid_at(time_t time, const std::string& authority_pem, const std::string& pem) {
   X509* const authority = test::x509_of(authority_pem);
   X509* const certificate = test::x509_of(pem);
@@ -155,7 +155,7 @@ bool is_valid_at(time_t time, const std::string& authority_pem, const std::strin
   return valid;
 }
 
-TEST(CertificateAuthority, CertificatesAreValidWhateverAClockShows) {
+TEST(CertificateAuthority, Certificates_AreValidAtAnyDate) {
   const ScratchFolder scratch;
   const auto authority = authority_in(scratch.path());
   const auto pem = authority.issue(request(), peer_name("a")).take();
@@ -176,7 +176,7 @@ TEST(CertificateAuthority, RefusesARunWhoseNameDoesNotFit) {
   }
 }
 
-TEST(CertificateAuthority, IssuesWhatIsAskedOfItAndNothingTheRequestSays) {
+TEST(CertificateAuthority, Issue_UsesTheGivenNameAndAFreshSerial) {
   const ScratchFolder scratch;
   const auto authority = authority_in(scratch.path());
   const auto pem = authority.issue(request(), peer_name("a")).take();
@@ -188,7 +188,7 @@ TEST(CertificateAuthority, IssuesWhatIsAskedOfItAndNothingTheRequestSays) {
   for (auto* one : {certificate, again}) X509_free(one);
 }
 
-// A request with a subject, a name and a key of the asker's choice.
+// A request with any subject, name and key.
 std::string greedy_request(EVP_PKEY* key, bool signed_by_other = false) {
   X509_REQ* made = X509_REQ_new();
   X509_REQ_set_pubkey(made, key);
@@ -216,7 +216,7 @@ std::string greedy_request(EVP_PKEY* key, bool signed_by_other = false) {
   return text;
 }
 
-TEST(CertificateAuthority, TakesOnlyThePublicKeyFromAGreedyRequest) {
+TEST(CertificateAuthority, Issue_TakesOnlyThePublicKeyFromTheRequest) {
   const ScratchFolder scratch;
   const auto authority = authority_in(scratch.path());
   const auto key_pem = new_key_pem();
@@ -313,7 +313,7 @@ TEST(Identity, IsSavedAndLoadedWhole) {
   EXPECT_EQ(loaded.key_pem, identity.key_pem);
 }
 
-TEST(Identity, ThatDoesNotHoldTogetherIsRefusedByName) {
+TEST(Identity, Inconsistent_IsRefusedByName) {
   const ScratchFolder scratch;
   const auto authority = authority_in(scratch / "authority");
   const auto stranger = authority_in(scratch / "stranger");  // of the same name
@@ -345,7 +345,7 @@ TEST(Identity, ThatDoesNotHoldTogetherIsRefusedByName) {
   EXPECT_TRUE(holds(load_identity(scratch / "own").error().message, "identity.pem"));
 }
 
-TEST(CertificateNames, AreRefusedForWhatIsNotACertificate) {
+TEST(CertificateNames, NotACertificate_IsRefused) {
   for (const auto& text : {std::string(), std::string("x"), new_key_pem(), request()}) {
     const auto names = certificate_names(text);
     ASSERT_FALSE(names.ok());

@@ -1,5 +1,4 @@
-// Credentials that should be let in under one wanted name, and many that should not, with how far each should come. For
-// every door that a run has.
+// Credentials that prove one wanted name, and many that do not, with how far each should get. For every port of a run.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,20 +15,20 @@
 
 namespace thinpipe::test {
 
-// An authority and its key, for certificates it would not sign by itself.
+// An authority and its key, also for certificates it would not sign.
 struct SomeRun {
-  // A run of its own.
+  // A new run.
   explicit SomeRun(std::shared_ptr<ScratchFolder> own = std::make_shared<ScratchFolder>())
       : SomeRun(own->path(), "a run") {
     scratch = std::move(own);
   }
-  // That of a folder with an authority.
+  // The run of an existing folder.
   SomeRun(const std::filesystem::path& folder, const std::string& run)
       : authority(CertificateAuthority::open_or_create(folder, run).take()),
         root{authority.certificate_pem(), read_file(folder / "authority.pem").take()},
         name(run) {}
 
-  std::shared_ptr<ScratchFolder> scratch;  // shared only because it is handed on
+  std::shared_ptr<ScratchFolder> scratch;  // shared only to be passed on
   CertificateAuthority authority;
   MadeCertificate root;
   std::string name;
@@ -52,7 +51,7 @@ struct CredentialCase {
   Entry entry;
 };
 
-// By the run's own key, but with a name that is not the wanted one. The gate sees them.
+// Signed by the run's key, but without the wanted name. The gate sees them.
 inline void add_other_names(const SomeRun& run, const std::string& wanted, std::vector<CredentialCase>& cases) {
   std::vector<std::vector<std::pair<int, std::string>>> wrong = {
       {{GEN_URI, wanted}},
@@ -103,7 +102,7 @@ inline void add_other_signers(const SomeRun& run, const std::string& wanted, std
                                          .key_usage = "critical,keyCertSign",
                                          .constraints = "critical,CA:TRUE,pathlen:0"};
   for (int i = 0; i < 5; ++i) {
-    const auto stranger = make_certificate(authority_order);  // of the same name, with a key of its own
+    const auto stranger = make_certificate(authority_order);  // the same name with another key
     auto identity = run.ordered(order, stranger);
     cases.push_back({fmt::format("stranger {}", i), identity, Entry::kNoConnection});
     identity.certificate_pem += stranger.pem;
@@ -111,19 +110,19 @@ inline void add_other_signers(const SomeRun& run, const std::string& wanted, std
     const auto own = make_certificate(order);
     cases.push_back(
         {fmt::format("signed by itself {}", i), {run.root.pem, own.pem, own.key_pem}, Entry::kNoConnection});
-    // A member who signs for others.
+    // A member that signs for others.
     const auto member = run.member(wanted);
     identity = run.ordered(order, {member.certificate_pem, member.key_pem});
     identity.certificate_pem += member.certificate_pem;
     cases.push_back({fmt::format("signed by a member {}", i), identity, Entry::kNoConnection});
-    // An authority below the run's own, which allows none.
+    // An intermediate authority, which the run's forbids.
     auto below_order = authority_order;
-    below_order.common_name = "below";  // of the same name it would not be found
+    below_order.common_name = "below";  // with the same name it would not be found
     const auto below = make_certificate(below_order, &run.root);
     identity = run.ordered(order, below);
     identity.certificate_pem += below.pem;
     cases.push_back({fmt::format("an authority below {}", i), identity, Entry::kNoConnection});
-    // The certificate of another's, whose key one does not have.
+    // Another's certificate without its key.
     cases.push_back({fmt::format("another's certificate {}", i),
                      {run.root.pem, run.member(wanted).certificate_pem, new_key_pem()},
                      Entry::kNoConnection});
@@ -167,7 +166,7 @@ inline void add_tampered(const SomeRun& run, const std::string& wanted, std::vec
     identity.certificate_pem = pem_of_der(changed);
     cases.push_back({fmt::format("signature changed {} before its end", i), identity, Entry::kNoConnection});
   }
-  // Another member's certificate, with the wanted name written over its own.
+  // Another member's certificate, its name overwritten with the wanted one.
   for (const auto* peer : {"unwant", "wanteb", "aaaaaa"}) {
     auto identity = run.member(peer_name(peer));
     auto changed = der_text(identity.certificate_pem);

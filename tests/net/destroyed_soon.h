@@ -1,5 +1,5 @@
-// Ends that must not wait for another end: destroying one is tried in a thread of its own, so that a wait is a failure
-// of the test and not a test that never ends.
+// Ends whose destruction must not wait for the other end: it runs in a separate thread, so that a wait fails the test
+// instead of hanging it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace thinpipe {
 
-// Ours give up after half a second; this waits much longer. One that is still waiting then is left to itself.
+// Our ends give up after half a second; this waits much longer, then abandons the thread.
 template <class T>
 ::testing::AssertionResult is_destroyed_soon(std::unique_ptr<T> end) {
   std::promise<void> done;

@@ -1,5 +1,5 @@
-// Links between processes: the common suite over a real server on loopback, who is let in and who is not, and what
-// happens when the other end dies, hangs or sends what it must not.
+// Links between processes: the common suite over a real server on loopback, who is let in, and what happens when the
+// other end dies, hangs or breaks the protocol.
 #include "net/grpc_link.h"
 
 #include <arpa/inet.h>
@@ -44,7 +44,7 @@ std::unique_ptr<PacketLink> packets_over(std::unique_ptr<Link> link) {
   return packets;
 }
 
-// A socket that listens and never says a word.
+// A socket that listens and never answers.
 class SilentListener {
  public:
   SilentListener() {
@@ -66,7 +66,7 @@ class SilentListener {
   int port_ = 0;
 };
 
-TEST(GrpcLink, TheGateHearsWhatTheDiallerSaysOfItself) {
+TEST(GrpcLink, Gate_ReceivesTheDiallersHello) {
   wire::Hello heard;
   Caller from;
   const auto server = start_server([&](const wire::Hello& hello, const Caller& caller) {
@@ -82,7 +82,7 @@ TEST(GrpcLink, TheGateHearsWhatTheDiallerSaysOfItself) {
   EXPECT_TRUE(from.names.empty());
 }
 
-TEST(GrpcLink, ARefusedDiallerIsToldWhy) {
+TEST(GrpcLink, RefusedDialler_GetsTheReason) {
   const auto server = start_server(
       [](const wire::Hello&, const Caller&) { return Status(Error{"stage 7 is not of this run\nat all"}); });
   const auto error = dial_error(address_of(*server), hello_for(0));
@@ -90,7 +90,7 @@ TEST(GrpcLink, ARefusedDiallerIsToldWhy) {
   EXPECT_TRUE(holds({error}, "stage 7 is not of this run at all"));  // and on one line
 }
 
-TEST(GrpcLink, SaysThatNobodyListens) {
+TEST(GrpcLink, Dial_WithoutAListener_SaysSo) {
   auto server = start_server();
   const auto address = address_of(*server);
   server.reset();
@@ -143,7 +143,7 @@ TEST(GrpcLink, AKilledPeerClosesTheLinkWithAReason) {
   EXPECT_TRUE(fails_with(link.send(transfer_tag(sent), {}, 0), "connection to " + address + " lost: "));
 }
 
-// The receiver's thread waits for room and the sender's for the dead stream; nobody may wait for the other forever.
+// The receiver's thread waits for room, the sender's for the dead stream; neither may wait forever.
 TEST(GrpcLink, AKilledDiallerWakesASenderWhileArrivalsPileUp) {
   const auto server = start_server();
   test::PeerProcess peer({THINPIPE_PEER_PROGRAM, "send", address_of(*server), "1000000"});
@@ -160,7 +160,7 @@ TEST(GrpcLink, AKilledDiallerWakesASenderWhileArrivalsPileUp) {
 }
 
 TEST(GrpcLink, APayloadAboveTheLimitClosesTheLinkAndSaysSo) {
-  constexpr size_t kSmall = 100'000;  // of those above what an echo may hold
+  constexpr size_t kSmall = 100'000;  // above the limit of an echo
   for (const bool to_server : {true, false}) {
     const auto server = start_server(let_in, to_server ? kSmall : kMaxPayloadBytes);
     const auto upper = packets_over(dial(*server, hello_for(0), to_server ? kMaxPayloadBytes : kSmall));
@@ -171,12 +171,12 @@ TEST(GrpcLink, APayloadAboveTheLimitClosesTheLinkAndSaysSo) {
     ASSERT_TRUE(from->send(numbered(1), MessageBytes(kSmall + kFrameOverheadBytes), 0).ok());
     ASSERT_TRUE(to->receive(numbered(0), 0).ok());
     EXPECT_TRUE(fails_with(lower->receive(numbered(1), 0), "connection to a peer lost: "));
-    // Who dials learns it from gRPC, whichever end it was.
+    // The dialler always learns it from gRPC.
     EXPECT_TRUE(fails_with(upper->receive(numbered(1), 0), "larger than max"));
   }
 }
 
-// The other end must not have to hold it all before it sees that it is too much.
+// The other end must notice the excess before it holds the whole payload.
 TEST(GrpcLink, AHugePayloadIsCutOffWhileItArrives) {
   constexpr size_t kHuge = size_t{160} << 20;
   for (const bool to_server : {true, false}) {
@@ -244,7 +244,7 @@ class GarbageServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// The sender waits for a server that reads nothing, the compute thread for a packet: both must hear of it.
+// The sender waits for a server that reads nothing, the compute thread for a packet: both must wake.
 TEST(GrpcLink, AServerThatSendsNoFrameIsCutOff) {
   const GarbageServer server("this is not a frame");
   const auto link = packets_over(dial_link(server.address(), hello_for(0), kMaxPayloadBytes, kDialTimeout).take());
@@ -263,7 +263,7 @@ TEST(GrpcLink, AServerThatSendsAFrameOfAnotherKindIsRefused) {
   EXPECT_TRUE(fails_with(link->receive(numbered(0), 0), "boundary 0: refused a frame of kind 1"));
 }
 
-TEST(GrpcLink, AReasonIsOneLineOfBoundedLengthWhereItArrives) {
+TEST(GrpcLink, ReceivedReason_IsOneLineOfBoundedLength) {
   GrpcLinks links;
   auto [near, far] = links.make();
   const auto lower = packets_over(std::move(far));
@@ -276,9 +276,9 @@ TEST(GrpcLink, AReasonIsOneLineOfBoundedLengthWhereItArrives) {
   EXPECT_EQ(message.error().message.size(), 1000u);
 }
 
-// ---- an end that takes nothing ----
+// ---- an end that reads nothing ----
 
-// More than flow control takes, to an end that reads nothing and lives on.
+// Sends more than flow control holds to a live end that reads nothing.
 void expect_to_leave(std::unique_ptr<Link> leaving) {
   auto link = packets_over(std::move(leaving));
   for (uint64_t number = 0; number < 4; ++number) {
@@ -287,19 +287,19 @@ void expect_to_leave(std::unique_ptr<Link> leaving) {
   EXPECT_TRUE(is_destroyed_soon(std::move(link)));
 }
 
-TEST(GrpcLink, DestroyingTheDiallersEndDoesNotWaitForOneThatTakesNothing) {
+TEST(GrpcLink, DestroyingTheDiallersEnd_WhenTheOtherReadsNothing_DoesNotWait) {
   GrpcLinks links;
   auto [upper, lower] = links.make();
   expect_to_leave(std::move(upper));
 }
 
-TEST(GrpcLink, DestroyingTheServersEndDoesNotWaitForOneThatTakesNothing) {
+TEST(GrpcLink, DestroyingTheServersEnd_WhenTheOtherReadsNothing_DoesNotWait) {
   GrpcLinks links;
   auto [upper, lower] = links.make();
   expect_to_leave(std::move(lower));
 }
 
-TEST(GrpcLink, ANewServerOfAnOldPortIsReachedAtOnce) {
+TEST(GrpcLink, NewServerOnAnOldPort_IsReachedAtOnce) {
   auto server = start_server();
   const auto address = address_of(*server);
   const auto old = packets_over(dial(*server, hello_for(0)));
@@ -312,7 +312,7 @@ TEST(GrpcLink, ANewServerOfAnOldPortIsReachedAtOnce) {
   EXPECT_EQ(receive_many(*lower, 1, 1), 1u);
 }
 
-TEST(GrpcLink, LeavesLittleMoreThanThePayloadOnTheWire) {
+TEST(GrpcLink, WireBytes_AreLittleMoreThanThePayload) {
   constexpr int64_t kMessages = 64;
   constexpr double kPayload = kMessages * kTransferBytes;
   GrpcLinks links;
@@ -321,7 +321,7 @@ TEST(GrpcLink, LeavesLittleMoreThanThePayloadOnTheWire) {
   std::thread sender([&] { EXPECT_TRUE(send_transfer(upper, kMessages).ok()); });
   EXPECT_TRUE(receive_transfer(lower, kMessages).ok());
   sender.join();
-  // Both ends of the one connection: what the dialler sent and the little that came back.
+  // Both directions of the connection: what the dialler sent and the few bytes back.
   const auto sent = static_cast<double>(tcp_bytes_sent(links.server().ports()));
   EXPECT_GE(sent, kPayload);
   EXPECT_LE(sent, 1.03 * kPayload);

@@ -11,7 +11,7 @@
 
 namespace thinpipe {
 
-// Longer than any test takes: a link that hangs shows as such.
+// Longer than any test takes, so that a hanging link shows.
 inline constexpr Duration kDialTimeout = std::chrono::minutes(2);
 inline constexpr size_t kMaxPayloadBytes = size_t{8} << 20;
 

@@ -32,7 +32,7 @@ Invite some_invite() {
 std::string refusal(const Result<Invite>& invite) { return invite ? "" : invite.error().message; }
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// The text around any bytes, with a checksum that is right; the format by other means.
+// Encodes any bytes as an invite with a right checksum, independently of to_text().
 std::string text_around(const std::string& body) {
   std::string padded((body.size() + 2) / 3 * 4 + 1, '\0');
   EVP_EncodeBlock(reinterpret_cast<unsigned char*>(padded.data()), reinterpret_cast<const unsigned char*>(body.data()),
@@ -78,7 +78,7 @@ TEST(Invite, SurvivesWhatMailProgramsDoToIt) {
   }
 }
 
-TEST(Invite, CutOffAnywhereIsSaidToBeCutOff) {
+TEST(Invite, WithMissingCharacters_IsReportedAsIncomplete) {
   const auto text = to_text(some_invite());
   for (size_t size = 1; size < text.size(); ++size) EXPECT_EQ(refusal(parse_invite(text.substr(0, size))), kNotWhole);
   for (size_t at = 12; at < text.size(); ++at) {
@@ -108,7 +108,7 @@ TEST(Invite, MistypedAnywhereIsRefused) {
   EXPECT_EQ(refusal(parse_invite(text + text)), kNotWhole);
 }
 
-TEST(Invite, TextThatIsNoInviteIsSaidToBeNone) {
+TEST(Invite, OtherText_IsReportedAsNotAnInvite) {
   for (const std::string text : {"", "  \n", "hello", "https://run.example.org"}) {
     EXPECT_EQ(refusal(parse_invite(text)), "this is not an invite: an invite begins with thinpipe-v1-") << text;
   }
@@ -135,7 +135,7 @@ TEST(Invite, HostileTextWithARightChecksumIsRefused) {
     invite.add_addresses(std::string(61, 'a') + "." + std::string(61, 'a') + "." + std::string(61, 'a') + "." +
                          std::string(60, 'a') + ".c:65535");
   }
-  EXPECT_EQ(refused(invite), "");  // the largest there is
+  EXPECT_EQ(refused(invite), "");  // the largest allowed
   invite.add_addresses("a:1");
   EXPECT_TRUE(holds(refused(invite), "1 to 8 addresses, not 9")) << refused(invite);
   invite = good;
@@ -161,7 +161,7 @@ TEST(Invite, HostileTextWithARightChecksumIsRefused) {
   EXPECT_TRUE(holds(refusal(parse_invite(no_base64 + sha256_hex(no_base64).substr(0, 12))), "holds something else"));
 }
 
-TEST(Invite, ThatCannotBeReadIsNotWritten) {
+TEST(Invite, ToText_OfAnUnreadableInvite_Throws) {
   auto invite = some_invite();
   invite.addresses = {"no port"};
   EXPECT_THROW(to_text(invite), UserError);
@@ -180,7 +180,7 @@ TEST(Tokens, AreDifferentEachTime) {
   EXPECT_EQ(tokens.begin()->size(), 24U);
 }
 
-TEST(InviteRecord, SaysWhyItMayNotBeUsed) {
+TEST(InviteRecord, NotUsable_SaysWhy) {
   const InviteRecord good{.id = "i7", .token_sha256 = "", .expires = kNow + seconds(1), .uses_left = 1};
   EXPECT_TRUE(may_use(good, kNow).ok());
   EXPECT_EQ(may_use(good, kNow + seconds(1)).error().message,
@@ -193,17 +193,17 @@ TEST(InviteRecord, SaysWhyItMayNotBeUsed) {
   EXPECT_EQ(may_use(revoked, kNow).error().message, "invite i7 was revoked: ask for a new one");
 }
 
-TEST(JoinLimiter, LetsABurstThroughAndThenAsManyAsAMinuteHolds) {
+TEST(JoinLimiter, AdmitsABurstThenALimitedRate) {
   JoinLimiter limiter({.burst = 100, .per_minute = 100, .address_burst = 3, .address_per_minute = 6});
   const std::string caller = "ipv4:192.0.2.7:";
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(limiter.admit(caller + std::to_string(i + 1), kNow).ok());
   EXPECT_EQ(limiter.admit(caller + "9", kNow).error().message, "too many tries to join from 192.0.2.7: wait 10 s");
   EXPECT_EQ(limiter.admit(caller + "9", kNow + milliseconds(9'500)).error().message,
             "too many tries to join from 192.0.2.7: wait 1 s");
-  EXPECT_TRUE(limiter.admit("ipv4:192.0.2.8:1", kNow).ok());  // another's
+  EXPECT_TRUE(limiter.admit("ipv4:192.0.2.8:1", kNow).ok());  // another caller
   EXPECT_TRUE(limiter.admit(caller + "9", kNow + seconds(11)).ok());
   EXPECT_FALSE(limiter.admit(caller + "9", kNow + seconds(11)).ok());
-  // After an hour no more than the burst.
+  // After an hour at most the burst.
   int admitted = 0;
   for (int i = 0; i < 10; ++i) admitted += limiter.admit(caller + "9", kNow + minutes(60)).ok() ? 1 : 0;
   EXPECT_EQ(admitted, 3);
@@ -219,17 +219,17 @@ TEST(JoinLimiter, CountsAWholeIpv6NetworkAsOne) {
   EXPECT_TRUE(limiter.admit("ipv6:%5B2001:db8:0:1::1%5D:1", kNow).ok());
 }
 
-TEST(JoinLimiter, HoldsAllTogetherToOneLimitThatTheRefusedDoNotUse) {
+TEST(JoinLimiter, TotalLimit_DoesNotCountRefusedCallers) {
   JoinLimiter limiter({.burst = 5, .per_minute = 60, .address_burst = 2, .address_per_minute = 1});
   for (int i = 0; i < 100; ++i) (void)limiter.admit("192.0.2.1:1", kNow);  // two of these count
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(limiter.admit(fmt::format("192.0.2.{}:1", 10 + i), kNow).ok()) << i;
   EXPECT_EQ(limiter.admit("192.0.2.20:1", kNow).error().message, "too many are trying to join: wait 1 s");
-  EXPECT_EQ(limiter.remembered(), 4U);  // not who was refused
+  EXPECT_EQ(limiter.remembered(), 4U);  // refused ones are not
   EXPECT_TRUE(limiter.admit("192.0.2.20:1", kNow + seconds(1)).ok());
   EXPECT_FALSE(limiter.admit("192.0.2.21:1", kNow + seconds(1)).ok());
 }
 
-TEST(JoinLimiter, RemembersNoMoreThanItMay) {
+TEST(JoinLimiter, RemembersABoundedNumberOfCallers) {
   JoinLimiter limiter(
       {.burst = 1'000'000, .per_minute = 1, .address_burst = 2, .address_per_minute = 1, .max_addresses = 50});
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(limiter.admit("192.0.2.1:1", kNow).ok());
@@ -237,12 +237,12 @@ TEST(JoinLimiter, RemembersNoMoreThanItMay) {
     EXPECT_TRUE(limiter.admit(fmt::format("10.0.{}.{}:1", i / 250, i % 250), kNow).ok());
     EXPECT_LE(limiter.remembered(), 50U);
   }
-  EXPECT_FALSE(limiter.admit("192.0.2.1:1", kNow).ok());  // the busiest is not the one forgotten
+  EXPECT_FALSE(limiter.admit("192.0.2.1:1", kNow).ok());  // the busiest is not forgotten
   EXPECT_TRUE(limiter.admit("192.0.2.2:1", kNow + minutes(5)).ok());
-  EXPECT_EQ(limiter.remembered(), 1U);  // those with nothing left to wait for are
+  EXPECT_EQ(limiter.remembered(), 1U);  // those that need not wait are
 }
 
-TEST(JoinLimiter, BearsAClockThatIsSetBack) {
+TEST(JoinLimiter, ClockSetBack_StillLimitsTheRate) {
   JoinLimiter limiter({.burst = 100, .per_minute = 60, .address_burst = 1, .address_per_minute = 60});
   EXPECT_TRUE(limiter.admit("192.0.2.1:1", kNow).ok());
   EXPECT_FALSE(limiter.admit("192.0.2.1:1", kNow - minutes(600)).ok());

@@ -1,5 +1,4 @@
-// What a PacketLink must do whatever Link carries it, shaped or not. A transport brings a factory and instantiates the
-// suite:
+// What a PacketLink must do over any Link, shaped or not. A transport brings a factory and instantiates the suite:
 //
 //   struct MyLinks {
 //     static constexpr LinkShape kShape{};
@@ -24,7 +23,7 @@
 
 namespace thinpipe {
 
-// Every part of a shape at work, and none that the suite has to wait for.
+// Uses every part of a shape, each too quick to slow the suite down.
 inline constexpr LinkShape kQuickLine{2'000'000'000, std::chrono::microseconds(20), std::chrono::microseconds(20)};
 // Slows the links of a factory down.
 template <class Inner>
@@ -61,7 +60,7 @@ TYPED_TEST_P(LinkConformance, CarriesPacketsBothWays) {
 TYPED_TEST_P(LinkConformance, DoesNotLetOneDirectionHoldUpTheOther) {
   this->connect();
   std::atomic<uint64_t> sent = 0;
-  std::thread down([&] { send_many(*this->upper, 1, 1'000'000, &sent); });  // nobody takes anything
+  std::thread down([&] { send_many(*this->upper, 1, 1'000'000, &sent); });  // nobody receives
   while (sent < PacketLink::kEvaluationAhead) std::this_thread::yield();
   for (uint64_t round = 0; round < 20; ++round) {
     ASSERT_TRUE(this->lower->send(numbered(round), small_message(2, round), 0).ok());
@@ -166,7 +165,7 @@ TYPED_TEST_P(LinkConformance, DestroyingAnEndClosesTheOther) {
   }
 }
 
-// The other PacketLink was never made.
+// No PacketLink was made at the other end.
 TYPED_TEST_P(LinkConformance, DestroyingABareLinkEndsTheOther) {
   for (const bool first : {true, false}) {
     auto [near, far] = this->factory.make();

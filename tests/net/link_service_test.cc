@@ -1,4 +1,4 @@
-// The accepting side: which stream a worker gets, who is turned away, and how everything ends.
+// The accepting side: which stream a worker gets, who is refused, and how everything ends.
 #include "net/link_service.h"
 
 #include <grpcpp/security/server_credentials.h>
@@ -37,7 +37,7 @@ std::unique_ptr<PacketLink> take(LinkServer& server, int64_t boundary, uint64_t 
   return fails_with(link.receive(numbered(0), 0), reason);
 }
 
-// Which of them are two ends of one link.
+// They are the two ends of one link.
 void expect_connected(PacketLink& upper, PacketLink& lower, uint64_t seed) {
   EXPECT_EQ(send_many(upper, seed, 1), 1u);
   EXPECT_EQ(receive_many(lower, seed, 1), 1u);
@@ -79,7 +79,7 @@ TEST(LinkService, ANewerStreamTakesThePlaceOfOneThatWaits) {
   expect_connected(*newer, *lower, 1);
 }
 
-TEST(LinkService, AStreamOfAnEpochThatIsOverIsClosed) {
+TEST(LinkService, StreamOfAPastEpoch_IsClosed) {
   const auto server = start_server();
   const auto old = dial(*server, hello_for(0, 1));
   std::unique_ptr<PacketLink> lower;
@@ -90,7 +90,7 @@ TEST(LinkService, AStreamOfAnEpochThatIsOverIsClosed) {
   expect_connected(*upper, *lower, 1);
 }
 
-TEST(LinkService, AStreamOfALaterEpochWaitsForIts) {
+TEST(LinkService, StreamOfALaterEpoch_WaitsForThatEpoch) {
   const auto server = start_server();
   const auto upper = dial(*server, hello_for(0, 2));
   std::stop_source stop;
@@ -107,7 +107,7 @@ wire::Hello hello_of(const std::string& peer, int64_t boundary = 0, uint64_t epo
   return link_hello("a run", peer, boundary, epoch);
 }
 
-TEST(LinkService, AnotherPeersStreamDoesNotDisplaceTheOneToTake) {
+TEST(LinkService, AnotherPeersStream_DoesNotReplaceTheExpectedOne) {
   std::promise<std::string> refused;
   const auto server =
       LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, let_in, nullptr, [&](const std::string& why) {
@@ -137,7 +137,7 @@ TEST(LinkService, AnotherPeersStreamIsRefusedWhileAWorkerWaits) {
   expect_connected(*upper, *lower, 1);
 }
 
-TEST(LinkService, WhoeverFloodsItDropsStreamsOfItsOwn) {
+TEST(LinkService, FloodingPeer_LosesItsOwnStreams) {
   const auto server = start_server();
   const auto upper = dial(*server, hello_of("ann"));
   std::vector<std::unique_ptr<PacketLink>> flood;
@@ -153,7 +153,7 @@ TEST(LinkService, WhoeverFloodsItDropsStreamsOfItsOwn) {
   server->shutdown("all has been seen");
 }
 
-TEST(LinkService, AWaitEndsWhenItIsToldTo) {
+TEST(LinkService, StopRequest_EndsTheWait) {
   const auto server = start_server();
   std::stop_source stop;
   std::latch waiting(1);
@@ -168,7 +168,7 @@ TEST(LinkService, AWaitEndsWhenItIsToldTo) {
   worker.join();
 }
 
-TEST(LinkService, AShutdownClosesWhatWaitsWithItsReasonAndBreaksOffTheRest) {
+TEST(LinkService, Shutdown_ClosesWaitingStreamsWithItsReasonAndAbortsTheRest) {
   const auto server = start_server();
   const auto taken_upper = dial(*server, hello_for(0));
   const auto taken_lower = take(*server, 0);
@@ -181,7 +181,7 @@ TEST(LinkService, AShutdownClosesWhatWaitsWithItsReasonAndBreaksOffTheRest) {
     EXPECT_TRUE(holds(link.error(), "this worker goes home"));
   });
   waiting.wait();
-  server->service().shutdown("this worker goes home");  // without the server's limit of time
+  server->service().shutdown("this worker goes home");  // without the server's timeout
   worker.join();
   EXPECT_TRUE(closed_with(*waits, "this worker goes home"));
   EXPECT_FALSE(server->service().wait_for(1, 1, "").ok());
@@ -191,8 +191,8 @@ TEST(LinkService, AShutdownClosesWhatWaitsWithItsReasonAndBreaksOffTheRest) {
   EXPECT_FALSE(taken_lower->send(numbered(0), MessageBytes(8), 0).ok());  // it may outlive the server
 }
 
-// What a link's end has closed with leaves in time.
-TEST(LinkService, AShutdownLetsLastWordsLeave) {
+// The reason a link was closed with is still sent.
+TEST(LinkService, Shutdown_StillSendsLastWords) {
   auto server = start_server();
   const auto upper = dial(*server, hello_for(0));
   const auto lower = take(*server, 0);
@@ -220,7 +220,7 @@ TEST(LinkService, RefusesAStreamThatDoesNotBeginWithAHello) {
   EXPECT_TRUE(holds(silent.reason(), "the stream's first frame is not a hello"));
 }
 
-// On a server of its own, with little patience.
+// On a separate server with a short timeout.
 TEST(LinkService, CutsOffAStreamThatSaysNothing) {
   prepare_grpc();
   LinkService service(let_in, nullptr, std::chrono::milliseconds(20));
@@ -234,7 +234,7 @@ TEST(LinkService, CutsOffAStreamThatSaysNothing) {
   server->Shutdown();
 }
 
-TEST(LinkService, AFloodOfSilentStreamsDisplacesNobodyElse) {
+TEST(LinkService, FloodOfSilentStreams_CutsOffNoOtherStream) {
   const auto server = start_server();
   const auto upper = dial(*server, hello_of("ann"));
   const auto channel = plain_channel(address_of(*server));
@@ -242,7 +242,7 @@ TEST(LinkService, AFloodOfSilentStreamsDisplacesNobodyElse) {
   for (size_t number = 0; number < LinkService::kMaxWaiting + 3; ++number) {
     flood.push_back(std::make_unique<RawCall>(channel, RawCall::To::kLinks));
   }
-  // Some of them are cut off; which, is for the order in which they arrive.
+  // Some are cut off; which ones depends on the order of arrival.
   std::atomic<size_t> cut_off = 0;
   std::vector<std::thread> waiting;
   for (auto& call : flood) {
@@ -269,8 +269,8 @@ TEST(LinkService, ClosesALinkWhosePeerBreaksTheProtocol) {
   }
 }
 
-// It lives on and reads nothing, so that nothing else would end the send().
-TEST(LinkService, ADiallerThatStopsWithoutAWordWakesASender) {
+// The dialler stays alive and reads nothing, so nothing else ends send().
+TEST(LinkService, DiallerThatStopsSilently_WakesASender) {
   const auto server = start_server();
   RawCall call(plain_channel(address_of(*server)), RawCall::To::kLinks);
   ASSERT_TRUE(call.write(hello_frame(hello_for(0))) && call.accepted());

@@ -1,4 +1,4 @@
-// Slower lines: their arithmetic with made-up times, and a link that keeps to it.
+// Slower lines: their arithmetic with made-up times, and a link that obeys it.
 #include "net/link_shape.h"
 
 #include <gtest/gtest.h>
@@ -15,12 +15,12 @@ using std::chrono::nanoseconds;
 
 TimePoint at(Duration since_start) { return TimePoint(hours(1) + since_start); }
 
-TEST(ShapePlan, AMessageTakesItsBitsOverTheRate) {
+TEST(ShapePlan, Message_TakesItsBitsDividedByTheRate) {
   ShapePlan plan({.rate_bits_per_s = 80'000'000}, 1);
   EXPECT_EQ(plan.arrival(at(milliseconds(0)), 10'000), at(milliseconds(1)));
 }
 
-TEST(ShapePlan, AMessageWaitsForTheLineAndOnlyForTheLine) {
+TEST(ShapePlan, Message_WaitsForTheLineButNotForEarlierDelays) {
   ShapePlan plan({.rate_bits_per_s = 80'000'000, .delay = milliseconds(25)}, 1);
   EXPECT_EQ(plan.arrival(at(milliseconds(0)), 10'000), at(milliseconds(26)));
   // Queued behind the first, whose delay does not hold up the line.
@@ -44,7 +44,7 @@ TEST(ShapePlan, JitterIsUniformAndNeverEarlyAndTheSameForASeed) {
   int quarters[4] = {};
   bool differs = false;
   for (int number = 0; number < kMessages; ++number) {
-    const auto now = at(number * milliseconds(100));  // so far apart that none waits for another
+    const auto now = at(number * milliseconds(100));  // far enough apart that none waits
     const auto late = plan.arrival(now, 1) - now - shape.delay;
     ASSERT_EQ(same.arrival(now, 1) - now - shape.delay, late);
     differs |= other.arrival(now, 1) - now - shape.delay != late;
@@ -54,7 +54,7 @@ TEST(ShapePlan, JitterIsUniformAndNeverEarlyAndTheSameForASeed) {
     ++quarters[std::min<int64_t>(3, 4 * late / shape.jitter)];
   }
   EXPECT_TRUE(differs);
-  // Five standard deviations: of a mean of so many uniform numbers 0.0046, of a quarter's count 27.
+  // Five standard deviations; one is 0.0046 for the mean and 27 for a quarter's count.
   EXPECT_NEAR(sum / kMessages, 0.5, 0.023);
   for (const int count : quarters) EXPECT_NEAR(count, kMessages / 4, 137);
 }
@@ -99,7 +99,7 @@ TEST(ShapedLink, HoldsAPacketUntilItsTime) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, kDelay + milliseconds(20));
 }
 
-TEST(ShapedLink, ACloseSendsAtOnceWhatIsHeld) {
+TEST(ShapedLink, Close_SendsHeldPacketsAtOnce) {
   ShapedPair pair({.delay = hours(1)});
   EXPECT_EQ(send_many(*pair.upper, 1, 5), 5u);
   pair.upper->close("enough for today");
@@ -112,7 +112,7 @@ TEST(ShapedLink, HoldsNoMoreThanAStepSends) {
   std::atomic<uint64_t> sent = 0;
   std::thread sender([&] { send_many(*pair.upper, 1, 1000, &sent); });
   while (sent < 5) std::this_thread::yield();
-  // Every chance for a sender that does not wait.
+  // Time for a sender that fails to wait.
   for (int turn = 0; turn < 100; ++turn) std::this_thread::yield();
   pair.upper->close("done");
   sender.join();

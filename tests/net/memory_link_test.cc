@@ -1,4 +1,4 @@
-// The link inside one process: the common suite, and what only it promises.
+// The link inside one process: the common suite, and its extra promises.
 #include "net/memory_link.h"
 
 #include <gtest/gtest.h>

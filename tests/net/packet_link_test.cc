@@ -1,5 +1,4 @@
-// A boundary's end: what it carries, holds, drops and refuses. Who waits and who wakes up is in
-// packet_link_waits_test.cc.
+// A boundary's end: what it carries, holds, drops and refuses. packet_link_waits_test.cc tests waiting and waking.
 #include "net/packet_link.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +26,7 @@ TEST_F(PacketLinkTest, AnEndHasTwoThreadsShapedOrNot) {
   EXPECT_EQ(threads_of_this_process(), before + 4);
 }
 
-TEST_F(PacketLinkTest, DeliversByTagWhateverTheOrder) {
+TEST_F(PacketLinkTest, DeliversByTagInAnyOrder) {
   link->enter(kEpoch, kStep);
   auto tags = tags_of(kEpoch, kStep);
   for (const auto& tag : tags) peer_sends(tag);
@@ -45,7 +44,7 @@ TEST_F(PacketLinkTest, DropsAndCountsAnOlderEpochOrStep) {
   EXPECT_EQ(link->meter().dropped_old, 3u);
 }
 
-TEST_F(PacketLinkTest, DropsWhatBecomesOldWhileItIsHeld) {
+TEST_F(PacketLinkTest, DropsHeldPacketsThatBecomeOld) {
   link->enter(kEpoch, kStep);
   peer_sends(forward(kEpoch, kStep, 0));
   peer_sends(forward(kEpoch, kStep + 1, 0));
@@ -59,7 +58,7 @@ TEST_F(PacketLinkTest, DropsWhatBecomesOldWhileItIsHeld) {
   expect_received(forward(kEpoch + 1, kStep, 0));
 }
 
-TEST_F(PacketLinkTest, DropsTheNextEpochWhenItIsPassedOver) {
+TEST_F(PacketLinkTest, DropsPacketsOfASkippedEpoch) {
   link->enter(kEpoch, kStep);
   peer_sends(forward(kEpoch, kStep, 0));
   peer_sends(forward(kEpoch + 1, kStep, 0));
@@ -79,7 +78,7 @@ TEST_F(PacketLinkTest, HoldsTheNextStepUntilItIsEntered) {
   for (const auto& tag : tags_of(kEpoch, kStep + 1)) expect_received(tag);
 }
 
-TEST_F(PacketLinkTest, HoldsTheNextEpochUntilItIsEnteredWhateverItsStep) {
+TEST_F(PacketLinkTest, HoldsAnyStepOfTheNextEpochUntilItIsEntered) {
   for (const int64_t step : {int64_t{0}, kStep + 100}) {
     connect();
     link->enter(kEpoch, kStep);
@@ -111,14 +110,14 @@ TEST_F(PacketLinkTest, FailsTwoStepsOrEpochsAhead) {
   expect_failure("refused a packet of epoch 7 in epoch 5; at most the next epoch's may come");
 }
 
-TEST_F(PacketLinkTest, FailsWhenWhatWasHeldTurnsOutToBeTwoStepsAhead) {
+TEST_F(PacketLinkTest, HeldPacket_TwoStepsAheadOfTheFirstEntered_Fails) {
   peer_sends(forward(kEpoch, kStep + 2, 0));
   await_arrivals();
   link->enter(kEpoch, kStep);
   expect_failure("a packet of epoch 5, step 12 had come before step 10; at most the next step's may");
 }
 
-TEST_F(PacketLinkTest, SurvivesTheFarEndsOfTheNumbers) {
+TEST_F(PacketLinkTest, SurvivesTheLargestEpochAndStep) {
   constexpr auto kLastEpoch = std::numeric_limits<uint64_t>::max();
   constexpr auto kLastStep = std::numeric_limits<int64_t>::max();
   link->enter(kLastEpoch, kLastStep);
@@ -150,7 +149,7 @@ TEST_F(PacketLinkTest, DropsAndCountsARepeatedPacket) {
   EXPECT_EQ(link->meter().dropped_old, 1u);
 }
 
-TEST_F(PacketLinkTest, AStepThatIsRunAgainInTheNextEpochIsNotARepetition) {
+TEST_F(PacketLinkTest, StepRunAgainInTheNextEpoch_IsNotARepetition) {
   link->enter(kEpoch, kStep);
   peer_sends(forward(kEpoch, kStep, 0));
   expect_received(forward(kEpoch, kStep, 0));
@@ -169,7 +168,7 @@ TEST_F(PacketLinkTest, FailsOnAFrameThatIsRefused) {
   expect_failure("refused a packet with microbatch 4; a step has 4");
 }
 
-TEST_F(PacketLinkTest, TakesNothingThatCameBehindWhatItRefused) {
+TEST_F(PacketLinkTest, AfterARefusedFrame_IgnoresTheRest) {
   auto [near, far] = make_memory_link();
   ASSERT_TRUE(far->write({}));
   ASSERT_TRUE(far->write(frame_of(forward(kEpoch, kStep, 0))));
@@ -189,7 +188,7 @@ TEST_F(PacketLinkTest, ChecksTheBasisVersionWhenAPacketIsReceived) {
   expect_received(forward(kEpoch, kStep, 1));
 }
 
-// What a neighbour sends of an epoch that is not entered has no other bound than its number.
+// Only their number bounds the packets of an epoch that is not entered yet.
 TEST_F(PacketLinkTest, HoldsTwoStepsOfAnEpochAheadAndFailsOnMore) {
   for (const uint64_t epoch : {kEpoch, kEpoch + 1}) {
     connect();
@@ -202,7 +201,7 @@ TEST_F(PacketLinkTest, HoldsTwoStepsOfAnEpochAheadAndFailsOnMore) {
   }
 }
 
-// The current epoch's two steps, whole, are never too many, and leave the next epoch its share.
+// Two whole steps of the current epoch are never too many, and leave room for the next epoch.
 TEST_F(PacketLinkTest, HoldsAllOfTwoStepsInTwoEpochs) {
   link->enter(kEpoch, kStep);
   for (const uint64_t epoch : {kEpoch, kEpoch + 1}) {
@@ -222,7 +221,7 @@ TEST_F(PacketLinkTest, HoldsAllOfTwoStepsInTwoEpochs) {
 
 using PacketLinkDeathTest = PacketLinkTest;
 
-TEST_F(PacketLinkDeathTest, GoingBackOrWaitingForWhatCannotComeIsAFault) {
+TEST_F(PacketLinkDeathTest, EnteringAnOlderStepOrReceivingTheImpossible_Aborts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   link->enter(kEpoch, kStep);
   EXPECT_DEATH(link->enter(kEpoch, kStep - 1), "from epoch 5, step 10 back to epoch 5, step 9");

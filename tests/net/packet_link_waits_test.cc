@@ -1,4 +1,4 @@
-// A boundary's end between its threads: who waits for what, and what an interrupt, a close or room wakes up.
+// The threads of a boundary's end: who waits for what, and whom an interrupt, a close or room wakes.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ TEST_F(PacketLinkTest, WaitsForAPacketThatComesLater) {
     expect_received(forward(kEpoch, kStep, 2));
   });
   waiting.wait();
-  peer_sends(forward(kEpoch, kStep, 1));  // not that one
+  peer_sends(forward(kEpoch, kStep, 1));  // another one
   peer_sends(forward(kEpoch, kStep, 2));
   compute.join();
 }
@@ -35,7 +35,7 @@ TEST_F(PacketLinkTest, AnInterruptWakesAReceiverThatWaits) {
   link->interrupt(kEpoch + 1, "epoch 6: stage 1 was lost");
   compute.join();
   link->enter(kEpoch + 1, kStep);
-  await_arrivals(kEpoch + 1);  // it works on
+  await_arrivals(kEpoch + 1);  // it still works
 }
 
 TEST_F(PacketLinkTest, AnInterruptHoldsUntilItsEpochIsEntered) {
@@ -76,7 +76,7 @@ TEST_F(PacketLinkTest, DeliversWhatArrivedBeforeTheClose) {
 }
 
 TEST_F(PacketLinkTest, ReceivesWhileTheComputeThreadDoesSomethingElse) {
-  // More than a memory link holds: the writes wait for ever unless somebody takes them.
+  // More than a memory link holds: the writes wait forever unless somebody reads.
   for (const auto& tag : tags_of(kEpoch, kStep)) peer_sends(tag);
 }
 
@@ -98,7 +98,7 @@ TEST_F(PacketLinkTest, TakesAnEvaluationNoFasterThanItIsReceived) {
   far.reset();
 }
 
-TEST_F(PacketLinkTest, AnEvaluationThatBecomesOldMakesRoom) {
+TEST_F(PacketLinkTest, OutdatedEvaluation_MakesRoom) {
   auto [near, far] = make_memory_link();
   PacketLink slow(std::move(near), numbered_rules(), kEpoch);
   slow.enter(kEpoch, kStep);
@@ -113,7 +113,7 @@ TEST_F(PacketLinkTest, AnEvaluationThatBecomesOldMakesRoom) {
   far.reset();
 }
 
-// The other end takes nothing: the outbox holds M + 1, the memory link two, and the sender one.
+// The other end reads nothing: the outbox holds M + 1, the memory link two, and the sender one.
 TEST_F(PacketLinkTest, AFullOutboxMakesSendWaitUntilAnInterruptOrAClose) {
   for (const bool interrupts : {true, false}) {
     connect();
@@ -128,7 +128,7 @@ TEST_F(PacketLinkTest, AFullOutboxMakesSendWaitUntilAnInterruptOrAClose) {
       EXPECT_TRUE(fails_with(status, "epoch 6 has begun"));
     });
     while (sent < 8) std::this_thread::yield();
-    // Every chance for a sender that does not wait.
+    // Time for a sender that fails to wait.
     for (int turn = 0; turn < 100; ++turn) std::this_thread::yield();
     if (interrupts) link->interrupt(kEpoch + 1, "epoch 6 has begun");
     if (!interrupts) link->close("epoch 6 has begun");

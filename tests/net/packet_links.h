@@ -1,5 +1,5 @@
-// What tests of links share: payloads that a receiver can foretell, packets by number, and one end of a boundary under
-// test with a bare Link at its other end, so that a test can send what no PacketLink would.
+// Shared by the tests of links: payloads that a receiver can predict, numbered packets, and one end of a boundary with
+// a bare Link at its other end, so that a test can send what no PacketLink would.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ inline ::testing::AssertionResult fails_with(const Result<std::string>& received
   return holds(received.error(), reason);
 }
 
-// ---- packets by number: those of an evaluation, of which there may be any number ----
+// ---- numbered packets: of an evaluation, which may have any number of them ----
 
 inline PacketRules numbered_rules() {
   return {.boundary = 0, .microbatches = 4, .eval_microbatches = int64_t{1} << 40};
@@ -73,8 +73,8 @@ inline PacketTag numbered(uint64_t number) {
   return {kEpoch, kStep, static_cast<int64_t>(number), PacketKind::kEvalForward};
 }
 
-// Sends small_message(seed, 0..count-1); returns how many were accepted before the link closed. so_far: the same while
-// it goes on, for other threads.
+// Sends small_message(seed, 0..count-1); returns how many were accepted before the link closed. `so_far` is the running
+// count, for other threads.
 inline uint64_t send_many(PacketLink& link, uint64_t seed, uint64_t count, std::atomic<uint64_t>* so_far = nullptr) {
   for (uint64_t number = 0; number < count; ++number) {
     if (!link.send(numbered(number), small_message(seed, number), 0)) return number;
@@ -83,7 +83,7 @@ inline uint64_t send_many(PacketLink& link, uint64_t seed, uint64_t count, std::
   return count;
 }
 
-// Receives up to count packets and checks that they are those of send_many; returns how many came before the error.
+// Receives up to count packets and checks that send_many sent them; returns how many came before the error.
 inline uint64_t receive_many(PacketLink& link, uint64_t seed, uint64_t count, std::atomic<uint64_t>* so_far = nullptr) {
   for (uint64_t number = 0; number < count; ++number) {
     const auto message = link.receive(numbered(number), 0);
@@ -129,7 +129,7 @@ inline MessageBytes payload_of(const PacketTag& tag) {
 
 inline wire::Frame frame_of(const PacketTag& tag) { return packet_frame(tag, payload_of(tag), kBasisVersion); }
 
-// Reads up to the last word.
+// Reads up to last_word.
 inline ::testing::AssertionResult closed_with(Link& link, std::string_view reason) {
   wire::Frame frame;
   while (link.read(frame)) {
@@ -144,7 +144,7 @@ class PacketLinkTest : public ::testing::Test {
 
   // At kEpoch, no step entered.
   void connect() {
-    peer.reset();  // a link that is destroyed waits for the other end
+    peer.reset();  // destroying a link waits for the other end
     link.reset();
     auto [near, far] = make_memory_link();
     peer = std::move(far);
@@ -158,8 +158,8 @@ class PacketLinkTest : public ::testing::Test {
     peer->end_writing();
   }
 
-  // Until the link's thread has looked at all that the peer has sent: packets arrive in order, so one more is sent and
-  // received, a backward packet of the step that the link is at.
+  // Waits until the link's thread has seen all that the peer has sent. Packets arrive in order, so this sends and
+  // receives one more: a backward packet of the link's current step.
   void await_arrivals(uint64_t epoch = kEpoch, int64_t step = kStep) {
     const PacketTag last{epoch, step, awaited++ % 4, PacketKind::kBackward};
     peer_sends(last);

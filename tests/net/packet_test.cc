@@ -1,4 +1,4 @@
-// A packet in a frame: what it is on the wire, and what is refused.
+// A packet in a frame: its bytes on the wire, and refused ones.
 #include "net/packet.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(Packet, ComesBackAsItWasSent) {
   }
 }
 
-// By hand from docs/wire.md and protobuf's encoding.
+// Written by hand from docs/wire.md and protobuf.
 TEST(Packet, HasTheBytesOfTheSpecification) {
   const PacketTag tag{.epoch = 300, .step = 9, .microbatch = 2, .kind = PacketKind::kBackward};
   EXPECT_EQ(hex_of(packet_frame(tag, MessageBytes(3, std::byte{7}), 4).SerializeAsString()),
@@ -59,11 +59,11 @@ TEST(Packet, AFrameIsLittleLargerThanItsPayload) {
   for (const size_t bytes : {size_t{0}, size_t{100}, size_t{1} << 20}) {
     EXPECT_LE(packet_frame(largest, MessageBytes(bytes), -1).ByteSizeLong(), bytes + kFrameOverheadBytes);
   }
-  // What it is in practice.
+  // A realistic size.
   EXPECT_LE(packet_frame({3, 70000, 15, PacketKind::kForward}, MessageBytes(22000), 12).ByteSizeLong(), 22000u + 22);
 }
 
-TEST(Packet, RefusesATagThatNoRunUnderTheRulesHas) {
+TEST(Packet, Tag_OutsideTheRules_IsRefused) {
   const auto unknown = static_cast<PacketKind>(4);
   EXPECT_TRUE(refused(PacketTag{.kind = unknown}, "a packet with kind 4; 0 (forward), 1 (backward)"));
   EXPECT_TRUE(refused(PacketTag{.step = -1}, "a packet with step -1; steps count from 0"));
@@ -73,7 +73,7 @@ TEST(Packet, RefusesATagThatNoRunUnderTheRulesHas) {
   EXPECT_TRUE(refused(PacketTag{.microbatch = 6, .kind = PacketKind::kEvalForward}, "an evaluation has 6"));
   wire::Frame frame = frame_of(forward(1, 1, 0));
   for (const int kind : {-1, 256, std::numeric_limits<int>::min(), std::numeric_limits<int>::max()}) {
-    frame.mutable_packet()->set_kind(static_cast<wire::Packet::Kind>(kind));  // an open enum: any number arrives
+    frame.mutable_packet()->set_kind(static_cast<wire::Packet::Kind>(kind));  // an open enum: allows any number
     EXPECT_TRUE(refused(frame, "a packet with kind 255")) << kind;
   }
 }
@@ -87,7 +87,7 @@ TEST(Packet, RefusesAFrameOfAnotherKind) {
   EXPECT_TRUE(refused(frame, "a frame of kind 0, where"));
 }
 
-// Whatever arrives is a packet that keeps the rules, or is refused.
+// Any bytes are either a packet that keeps the rules or refused.
 TEST(Packet, SurvivesEveryFlippedBitAndTruncation) {
   const auto bytes = frame_of(forward(3, 70000, 1)).SerializeAsString();
   const auto try_out = [](const std::string& damaged) {
@@ -109,7 +109,7 @@ TEST(Packet, SurvivesEveryFlippedBitAndTruncation) {
   }
 }
 
-TEST(Packet, ALastWordIsOneLineOfBoundedLength) {
+TEST(Packet, LastWord_IsOneLineOfBoundedLength) {
   const auto frame = last_word_frame("first\nsecond" + std::string(5000, 'x'));
   EXPECT_TRUE(frame.last_word().starts_with("first second"));
   EXPECT_EQ(frame.last_word().size(), 1000u);

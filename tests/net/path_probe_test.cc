@@ -1,4 +1,4 @@
-// Measuring a path: what an echo must be, who answers, and that the facts are those of the path taken.
+// Measuring a path: echo sizes, who answers, and that the facts describe the path taken.
 #include "net/path_probe.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 }
 
 TEST(Echo, AnswersWithTheBytesAskedForAndRefusesTooMuch) {
-  const auto server = start_server(let_in, 100);  // links of small payloads do not make the echo small
+  const auto server = start_server(let_in, 100);  // small link payloads do not limit the echo
   const auto stub = wire::Links::NewStub(plain_channel(address_of(*server)));
   const auto echo = [&](uint32_t answer_bytes, size_t payload_bytes, wire::EchoReply& reply) {
     grpc::ClientContext context;
@@ -50,7 +50,7 @@ TEST(PathProbe, MeasuresARelayedPath) {
   const auto ends = open_ends(relay, address_of(*server));
   const Wiretap tap(*ends.dialling);
   EXPECT_TRUE(plausible(probe_path(tap.address(), nullptr, "", kDialTimeout)));
-  // The smallest of its transfers; how many more it makes depends on the time they take.
+  // Its smallest transfer; how many more it makes depends on the time they take.
   EXPECT_GT(tap.down().size(), 4u << 10);
   EXPECT_GT(tap.up().size(), 4u << 10);
   EXPECT_LT(tap.down().size() + tap.up().size(), 160u << 10);

@@ -21,7 +21,7 @@ namespace thinpipe::test {
 // Killed when destroyed, unless it has ended.
 class PeerProcess {
  public:
-  // The command is looked up in the PATH. Its standard output and error come here.
+  // Looks the command up in the PATH and reads its standard output and error.
   explicit PeerProcess(std::vector<std::string> command) {
     int ends[2];
     TP_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "pipe2: {}", std::strerror(errno));
@@ -47,7 +47,7 @@ class PeerProcess {
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  // Without its end; "" when there is none any more.
+  // Without the line break; "" at the end.
   std::string line() {
     std::string line;
     for (int c = std::fgetc(output_); c != EOF && c != '\n'; c = std::fgetc(output_)) line += static_cast<char>(c);
@@ -60,7 +60,7 @@ class PeerProcess {
     (void)wait();
   }
 
-  // "" when it exits 0, else its first line that was not read, or what there is to say.
+  // "" when it exits 0, else its first unread line or a description of the failure.
   std::string wait() {
     if (child_ < 0) return why_not_;
     const auto said = line();

@@ -1,8 +1,8 @@
-// The other end of a link in a process of its own, which tests kill or put in another network namespace.
-//   peer_program receive LISTEN_ADDRESS MESSAGES   prints its port; then the rate at which they came, in bit/s
+// The other end of a link in a separate process, which tests kill or put in another network namespace.
+//   peer_program receive LISTEN_ADDRESS MESSAGES   prints its port, then the rate of arrival in bit/s
 //   peer_program send ADDRESS MESSAGES
 //   peer_program relayed RELAY ADDRESS             the accepting end of a tunnel; prints "joined", lives until killed
-// Prints what went wrong and exits 1 otherwise.
+// On failure, prints the error and exits 1.
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ Status receive(const std::string& listen_address, int64_t messages) {
   const double rate = TRY(receive_transfer(link, messages));
   std::printf("%.0f\n", rate);
   std::fflush(stdout);
-  (void)link.receive(transfer_tag(messages), 0).ok();  // the sender closes first, with the answer in its hands
+  (void)link.receive(transfer_tag(messages), 0).ok();  // the sender closes first, after it has the answer
   return {};
 }
 

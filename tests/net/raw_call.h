@@ -1,4 +1,4 @@
-// A client that speaks gRPC, and otherwise says what it likes, to a worker's door or to the relay.
+// A gRPC client that may send any frames to a worker's port or to the relay.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -32,7 +32,7 @@ class RawCall {
   enum class To { kLinks, kRelay };
 
   RawCall(const std::shared_ptr<grpc::Channel>& channel, To to) : channel_(channel) {
-    // On a busy machine a connection may need a second try: what is asked is what the server says, not the first try.
+    // On a busy machine a connection may need a second try; these tests are about the server's answer.
     context_.set_wait_for_ready(true);
     if (to == To::kLinks) stream_ = wire::Links::NewStub(channel_)->Exchange(&context_);
     if (to == To::kRelay) stream_ = wire::Relay::NewStub(channel_)->Join(&context_);
@@ -45,7 +45,7 @@ class RawCall {
   RawCall& operator=(const RawCall&) = delete;
 
   bool write(const wire::Frame& frame) { return stream_->Write(frame); }
-  // A frame of kind 0 when there is none.
+  // Returns a frame of kind 0 at the end.
   wire::Frame read() {
     wire::Frame frame;
     if (!stream_->Read(&frame)) frame.Clear();
@@ -54,7 +54,7 @@ class RawCall {
   bool accepted() { return read().has_accepted(); }
   void half_close() { stream_->WritesDone(); }
   void cancel() { context_.TryCancel(); }
-  // Why the server ended the call; waits for that.
+  // Waits for the server to end the call; says why.
   Error reason() {
     while (read().what_case() != wire::Frame::WHAT_NOT_SET) continue;
     finished_ = true;

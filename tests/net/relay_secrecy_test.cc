@@ -1,5 +1,5 @@
-// What a relay sees of a link that passes through it: with TLS between the neighbours nothing of its bytes, without it
-// all of them. The second shows that the first would be noticed.
+// What a relay sees of a link that passes through it: no payload with TLS between the neighbours, all bytes without it.
+// The second case shows that the test would notice a leak.
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(RelaySecrecy, TheRelaySeesPlaintextOnlyWithoutTls) {
   }
 }
 
-TEST(RelaySecrecy, ALinkIsDialledOnlyToWhoProvesTheExpectedName) {
+TEST(RelaySecrecy, DialledPeer_MustProveTheExpectedName) {
   const test::SomeRun run;
   std::vector<std::string> identities;
   const auto gate = [&](const wire::Hello&, const Caller& caller) {
@@ -65,7 +65,7 @@ TEST(RelaySecrecy, ALinkIsDialledOnlyToWhoProvesTheExpectedName) {
   EXPECT_EQ(identities, std::vector{kOtherName});
 }
 
-TEST(RelaySecrecy, APathIsMeasuredOnlyToWhoProvesTheExpectedName) {
+TEST(RelaySecrecy, ProbedPeer_MustProveTheExpectedName) {
   const test::SomeRun run;
   const auto server =
       LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, let_in, tls_server(run.member(kName), true)).take();

@@ -41,10 +41,10 @@ class RelayServer {
   TunnelService& service() { return service_; }
   int port() const { return port_; }
 
-  // As an end's own, on a connection of its own.
+  // Each call makes a new connection.
   std::shared_ptr<grpc::Channel> channel() const { return plain_channel(fmt::format("127.0.0.1:{}", port_)); }
 
-  // Without a word to the ends.
+  // Without telling the ends.
   void kill() {
     if (server_) server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
@@ -62,7 +62,7 @@ inline wire::Hello end_hello(bool dials, int64_t boundary = 0, uint64_t epoch = 
   return tunnel_hello("a run", boundary, epoch, dials);
 }
 
-// Waits for the other end in a thread of its own.
+// Waits for the other end in a separate thread.
 inline std::future<OpenedTunnel> open_later(const RelayServer& relay, const wire::Hello& hello,
                                             const std::string& accepts_at = "", const std::stop_token& stop = {}) {
   return std::async(std::launch::async, [channel = relay.channel(), hello, accepts_at, stop] {
@@ -95,7 +95,7 @@ struct SocketTunnel {
   LocalSocket far;
 };
 
-// A socket in front of a tunnel's dialling end, which remembers all bytes that pass: those the relay sees.
+// A socket in front of a tunnel's dialling end that records all passing bytes, which the relay sees.
 class Wiretap {
  public:
   explicit Wiretap(const Tunnel& dialling)
@@ -108,7 +108,7 @@ class Wiretap {
     thread_.join();
   }
 
-  // To dial instead of the tunnel's.
+  // Dial this instead of the tunnel.
   std::string address() const { return address_; }
   std::string down() const { return seen(down_); }
   std::string up() const { return seen(up_); }
@@ -151,7 +151,7 @@ class Wiretap {
   std::thread thread_;
 };
 
-// For the suite of all links.
+// For the common link suite.
 class RelayedLinks {
  public:
   static constexpr LinkShape kShape{};

@@ -30,7 +30,7 @@ using test::SomeRun;
 
 const std::string kWanted = "wanted.peer.thinpipe";
 
-// A server of links that lets in whoever proves exactly one name, the wanted one, and remembers who came to its gate.
+// A link server that admits callers that prove exactly the wanted name, and records who came to its gate.
 class GuardedServer {
  public:
   explicit GuardedServer(std::shared_ptr<grpc::ServerCredentials> credentials)
@@ -59,7 +59,7 @@ class GuardedServer {
   std::unique_ptr<LinkServer> server_;
 };
 
-// Opens a stream: "in" when it was let in, else how it ended.
+// Opens a stream: "in" if admitted, else how it ended.
 std::string attempt(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                     grpc::ChannelArguments arguments = {}, const std::string& expected = kCoordinatorName) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -90,7 +90,7 @@ std::string attempt(const GuardedServer& server, const Identity& identity) {
   return attempt(server, tls_channel(identity));
 }
 
-TEST(Tls, LetsInTheRightCallersAndNoneOfManyWrongOnes) {
+TEST(Tls, AdmitsOnlyCallersWithRightCredentials) {
   const SomeRun run;
   GuardedServer server(tls_server(run.member(kCoordinatorName), true));
   const auto good = test::good_credentials(run, kWanted);
@@ -107,10 +107,10 @@ TEST(Tls, LetsInTheRightCallersAndNoneOfManyWrongOnes) {
   }
   EXPECT_EQ(attempt(server, tls_channel_without_identity(run.root.pem)), "no connection");
   EXPECT_EQ(attempt(server, grpc::InsecureChannelCredentials()), "no connection");
-  EXPECT_EQ(server.callers().size(), at_the_gate);  // a refused handshake never gets so far
+  EXPECT_EQ(server.callers().size(), at_the_gate);  // a refused handshake never gets there
 }
 
-TEST(Tls, LetsAStrangerInAsSuchWhereACertificateIsOnlyAskedFor) {
+TEST(Tls, OptionalCertificate_CallerWithoutOneIsUnauthenticated) {
   const SomeRun run;
   GuardedServer server(tls_server(run.member(kCoordinatorName), false));
   EXPECT_EQ(attempt(server, tls_channel_without_identity(run.root.pem)), "who are you?");
@@ -119,7 +119,7 @@ TEST(Tls, LetsAStrangerInAsSuchWhereACertificateIsOnlyAskedFor) {
   EXPECT_TRUE(server.callers()[0].names.empty());
   EXPECT_TRUE(server.callers()[0].address.starts_with("ipv4:127.0.0.1:")) << server.callers()[0].address;
   EXPECT_EQ(attempt(server, run.member(kWanted)), "in");
-  // A bad certificate is worse than none.
+  // A bad certificate is refused even here.
   const SomeRun other;
   EXPECT_EQ(attempt(server, {run.root.pem, other.member(kWanted).certificate_pem, new_key_pem()}), "no connection");
   auto stranger = other.member(kWanted);
@@ -130,7 +130,7 @@ TEST(Tls, LetsAStrangerInAsSuchWhereACertificateIsOnlyAskedFor) {
   EXPECT_EQ(server.callers().size(), 2U);
 }
 
-TEST(Tls, ClientTalksToTheServerOfTheExpectedNameAlone) {
+TEST(Tls, Client_RefusesAServerWithAnotherName) {
   const SomeRun run;
   const SomeRun other;
   const auto client = tls_channel(run.member(kWanted));
@@ -157,15 +157,15 @@ TEST(Tls, ClientTalksToTheServerOfTheExpectedNameAlone) {
   EXPECT_EQ(outcome(stranger, kCoordinatorName), "no connection");
 }
 
-TEST(Tls, ServerWithoutAWholeIdentityDoesNotListen) {
+TEST(Tls, Server_WithAnIncompleteIdentity_DoesNotListen) {
   const SomeRun run;
   auto broken = run.member(kCoordinatorName);
   broken.key_pem = new_key_pem();
   EXPECT_FALSE(LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, let_in, tls_server(broken, true)).ok());
 }
 
-// A session of a client that keeps them; a resumed one shows no certificate.
-TEST(Tls, SessionTakenUpAgainProvesNothing) {
+// The client caches sessions; a resumed one shows no certificate.
+TEST(Tls, ResumedSession_IsUnauthenticated) {
   const SomeRun run;
   GuardedServer server(tls_server(run.member(kCoordinatorName), false));
   const auto client = tls_channel(run.member(kWanted));
@@ -178,7 +178,7 @@ TEST(Tls, SessionTakenUpAgainProvesNothing) {
   grpc_ssl_session_cache_destroy(cache);
 }
 
-// Speaks TLS of just that version to the port; how far it got.
+// Tries only that TLS version; returns how far it got.
 std::string handshake(int port, int version, const Identity& identity) {
   const int connection = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -187,7 +187,7 @@ std::string handshake(int port, int version, const Identity& identity) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (::connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return "not connected";
   SSL_CTX* context = SSL_CTX_new(TLS_client_method());
-  SSL_CTX_set_security_level(context, 0);  // else this side would not offer the old ones
+  SSL_CTX_set_security_level(context, 0);  // else this side would not offer old versions
   SSL_CTX_set_min_proto_version(context, version);
   SSL_CTX_set_max_proto_version(context, version);
   SSL_CTX_set_cipher_list(context, "ALL:@SECLEVEL=0");
@@ -208,7 +208,7 @@ std::string handshake(int port, int version, const Identity& identity) {
   return result;
 }
 
-TEST(Tls, SpeaksNothingOlderThan12) {
+TEST(Tls, RefusesVersionsBefore12) {
   const SomeRun run;
   const auto client = run.member(kWanted);
   const GuardedServer server(tls_server(run.member(kCoordinatorName), true));

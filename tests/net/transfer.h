@@ -1,4 +1,4 @@
-// Many equal packets one way, and how fast they came: for comparing lines.
+// Sends equal packets one way and measures their rate, to compare lines.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ inline constexpr PacketTag kTransferAnswer{0, 0, 0, PacketKind::kBackward};
 inline PacketRules transfer_rules() { return {.microbatches = 7, .eval_microbatches = int64_t{1} << 40}; }
 inline PacketTag transfer_tag(int64_t number) { return {0, 0, number, PacketKind::kEvalForward}; }
 
-// Returns when the other end has said that it has them all.
+// Returns when the other end confirms that it has them all.
 inline Status send_transfer(PacketLink& link, int64_t messages) {
   const std::vector<std::byte> payload(kTransferBytes);
   for (int64_t number = 0; number < messages; ++number) TRY(link.send(transfer_tag(number), payload, 0));
@@ -23,8 +23,8 @@ inline Status send_transfer(PacketLink& link, int64_t messages) {
   return answer ? Status{} : Status(answer.error());
 }
 
-// Bits per second of payload. The first few packets do not count: how long connecting took, and what a line takes in
-// at once before it is full.
+// Bits per second of payload. The first few packets do not count: they include connecting and filling the line's
+// buffers.
 inline Result<double> receive_transfer(PacketLink& link, int64_t messages) {
   constexpr int64_t kUncounted = 8;
   std::chrono::steady_clock::time_point start;

@@ -1,4 +1,4 @@
-// The relay's side: who is let in, who replaces whom, and what is done about ends that break the rules.
+// The relay's side: who is let in, who replaces whom, and what happens to ends that break the rules.
 #include "net/tunnel_service.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace thinpipe {
 namespace {
 
-// An end that speaks gRPC, and otherwise does what it likes.
+// An end that speaks gRPC and may send anything.
 class RawEnd : public RawCall {
  public:
   RawEnd(const RelayServer& relay, const wire::Hello& hello) : RawEnd(relay.channel(), hello) {}
@@ -33,7 +33,7 @@ class RawEnd : public RawCall {
   }
 };
 
-TEST(TunnelService, TheGateHearsWhatAnEndSaysAndItsRefusalIsPassedOn) {
+TEST(TunnelService, Gate_ReceivesTheHelloAndItsRefusalIsForwarded) {
   wire::Hello heard;
   Caller from;
   RelayServer relay([&](const wire::Hello& hello, const Caller& caller) {
@@ -95,7 +95,7 @@ TEST(TunnelService, APieceAboveTheLimitEndsBoth) {
   }
 }
 
-TEST(TunnelService, AnEndThatStopsWithoutAWordEndsTheOther) {
+TEST(TunnelService, EndThatStopsSilently_EndsTheOther) {
   RelayServer relay;
   RawEnd dialling(relay, end_hello(true));
   RawEnd accepting(relay, end_hello(false));
@@ -104,8 +104,8 @@ TEST(TunnelService, AnEndThatStopsWithoutAWordEndsTheOther) {
   EXPECT_TRUE(holds(accepting.reason(), "the dialling end of the tunnel of boundary 0, epoch 1 is gone"));
 }
 
-// It reads nothing and lives on: the reason cannot reach it, the end must.
-TEST(TunnelService, AnEndThatTakesNothingIsCutOffWhenTheOtherIsGone) {
+// It lives and reads nothing: the call must end without its reason arriving.
+TEST(TunnelService, EndThatReadsNothing_IsCutOffWhenTheOtherIsGone) {
   constexpr int kStoppedForMs = 100;
   RelayServer relay;
   auto dialling = std::make_unique<RawEnd>(relay, end_hello(true));
@@ -118,14 +118,14 @@ TEST(TunnelService, AnEndThatTakesNothingIsCutOffWhenTheOtherIsGone) {
   int seen = 0;
   do {
     seen = written;
-    ::poll(nullptr, 0, kStoppedForMs);  // until nothing moves any more
+    ::poll(nullptr, 0, kStoppedForMs);  // until nothing moves
   } while (seen == 0 || written != seen);
   dialling->cancel();
   writer.join();
   while (accepting.write(kMaxTunnelBytes)) continue;
 }
 
-TEST(TunnelService, TheCallsEndWellWhenBothWaysHaveEnded) {
+TEST(TunnelService, Calls_WhenBothDirectionsHaveEnded_EndWithoutError) {
   RelayServer relay;
   RawEnd dialling(relay, end_hello(true));
   RawEnd accepting(relay, end_hello(false));
@@ -140,10 +140,10 @@ TEST(TunnelService, TheCallsEndWellWhenBothWaysHaveEnded) {
   EXPECT_EQ(accepting.reason().message, "");
 }
 
-TEST(TunnelService, AnEndThatLeavesWhileItWaitsIsForgotten) {
+TEST(TunnelService, WaitingEnd_ThatLeaves_IsForgotten) {
   RelayServer relay;
   {
-    // Once one of two has been replaced, the other is known to wait there.
+    // Once one of the two is replaced, the other must be waiting.
     std::stop_source stop;
     std::future<OpenedTunnel> both[] = {open_later(relay, end_hello(true), "", stop.get_token()),
                                         open_later(relay, end_hello(true), "", stop.get_token())};
@@ -160,7 +160,7 @@ TEST(TunnelService, AnEndThatLeavesWhileItWaitsIsForgotten) {
   EXPECT_TRUE(accepting.accepted());
 }
 
-// Which of two comes first is not known here; one of them is replaced.
+// Either may come first; one of them is replaced.
 TEST(TunnelService, ANewerEndTakesThePlaceOfOneThatWaits) {
   RelayServer relay;
   std::future<OpenedTunnel> both[] = {open_later(relay, end_hello(true)), open_later(relay, end_hello(true))};
@@ -178,8 +178,8 @@ TEST(TunnelService, ANewerEndTakesThePlaceOfOneThatWaits) {
   EXPECT_TRUE(both[1 - replaced].get().ok());
 }
 
-// An end that comes again has lost its first call, though the relay may not know yet.
-TEST(TunnelService, AnEndThatComesAgainEndsTheTunnelItWasIn) {
+// An end that reconnects has lost its first call; the relay may not know that yet.
+TEST(TunnelService, EndThatReconnects_EndsItsOldTunnel) {
   RelayServer relay;
   RawEnd dialling(relay, end_hello(true));
   RawEnd accepting(relay, end_hello(false));
@@ -192,7 +192,7 @@ TEST(TunnelService, AnEndThatComesAgainEndsTheTunnelItWasIn) {
   EXPECT_TRUE(again.accepted());
 }
 
-TEST(TunnelService, DropsWhatIsOfEarlierEpochs) {
+TEST(TunnelService, DropsEndsOfEarlierEpochs) {
   RelayServer relay;
   RawEnd old(relay, end_hello(true, 0, 1)), old_partner(relay, end_hello(false, 0, 1));
   RawEnd now(relay, end_hello(true, 0, 2)), now_partner(relay, end_hello(false, 0, 2));
@@ -205,9 +205,9 @@ TEST(TunnelService, DropsWhatIsOfEarlierEpochs) {
   EXPECT_EQ(now_partner.read(), 3u);
 }
 
-// All on one connection: one each would be a test of the machine.
-TEST(TunnelService, RefusesMoreThanSoManyThatWait) {
-  // Nobody may give up while the others still come, however slow the machine.
+// All share one connection: one each would test the machine.
+TEST(TunnelService, WaitingEnds_AboveTheLimit_AreRefused) {
+  // Nobody may give up before all have come, even on a slow machine.
   RelayServer relay(let_through, std::chrono::hours(1));
   const auto channel = relay.channel();
   std::vector<std::unique_ptr<RawEnd>> ends;
@@ -227,7 +227,7 @@ TEST(TunnelService, RefusesMoreThanSoManyThatWait) {
   EXPECT_EQ(refused, 1u);
 }
 
-// Strangers who say nothing keep nobody out.
+// Silent strangers keep nobody out.
 TEST(TunnelService, AFloodOfSilentCallsEndsTheOldestOfThem) {
   RelayServer relay(let_through, std::chrono::hours(1), std::chrono::hours(1));
   const auto channel = relay.channel();

@@ -1,5 +1,5 @@
-// Relayed paths: the common suite of links over one, the bytes that pass, what stops a sender, and how an end learns
-// that the other is gone.
+// Relayed paths: the common link suite over one, the bytes that pass, what stops a sender, and how an end learns that
+// the other is gone.
 #include "net/tunnel.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ MessageBytes receive_bytes(LocalSocket& socket, size_t count) {
   return ::testing::AssertionSuccess();
 }
 
-// Whoever connects is refused, or finds the connection at its end: the tunnel may not know yet that it has ended.
+// A connection is refused or ends at once: the tunnel may not know yet that it has ended.
 ::testing::AssertionResult leads_nowhere(const Tunnel& dialling) {
   auto socket = LocalSocket::connect(dialling.local_address(), kDialTimeout);
   return socket ? at_its_end(socket.value()) : ::testing::AssertionSuccess();
@@ -78,7 +78,7 @@ TEST(Tunnel, PassesBytesUnchangedBothWaysAtOnce) {
   EXPECT_TRUE(arrived_up == up);
 }
 
-TEST(Tunnel, AWayThatIsClosedLeavesTheOtherOpen) {
+TEST(Tunnel, ClosingOneDirection_LeavesTheOtherOpen) {
   for (const bool near_first : {true, false}) {
     RelayServer relay;
     SocketTunnel tunnel(relay);
@@ -95,8 +95,8 @@ TEST(Tunnel, AWayThatIsClosedLeavesTheOtherOpen) {
   }
 }
 
-TEST(Tunnel, AReaderThatTakesNothingStopsTheWriter) {
-  constexpr size_t kMuch = size_t{1} << 30;  // more than sockets and flow control hold, wherever it runs
+TEST(Tunnel, ReaderThatReadsNothing_StopsTheWriter) {
+  constexpr size_t kMuch = size_t{1} << 30;  // more than sockets and flow control hold on any machine
   constexpr int kStoppedForMs = 300;
   RelayServer relay;
   SocketTunnel tunnel(relay);
@@ -105,14 +105,14 @@ TEST(Tunnel, AReaderThatTakesNothingStopsTheWriter) {
     const MessageBytes piece(1 << 16);
     while (accepted < kMuch && tunnel.near.send(piece).ok()) accepted += piece.size();
   });
-  // It has stopped when nothing more is taken for a while: what waits for the event here is the lack of one.
+  // The writer has stopped when nothing is taken for a while. No event marks this, so the test waits.
   size_t seen = 0;
   do {
     seen = accepted;
     ::poll(nullptr, 0, kStoppedForMs);
   } while (seen == 0 || accepted != seen);
   EXPECT_LT(seen, kMuch) << "nothing has stopped it";
-  // And goes on when the reader does.
+  // It continues when the reader does.
   EXPECT_EQ(receive_bytes(tunnel.far, seen + (1 << 20)).size(), seen + (1 << 20));
   tunnel.ends.accepting.reset();
   tunnel.near.interrupt();
@@ -139,7 +139,7 @@ TEST(Tunnel, TakesOneConnectionAndNoSecond) {
   EXPECT_TRUE(holds(second.error(), "Connection refused"));
 }
 
-TEST(Tunnel, AnEndWhosePartnerNeverComesIsToldSo) {
+TEST(Tunnel, End_WhosePartnerNeverComes_TimesOut) {
   RelayServer relay(let_through, std::chrono::milliseconds(20));
   const auto dialling = Tunnel::open(relay.channel(), end_hello(true, 4, 7));
   ASSERT_FALSE(dialling.ok());
@@ -157,7 +157,7 @@ TEST(Tunnel, GivesUpOnARelayThatNeverAnswers) {
   EXPECT_TRUE(holds(end.error(), "no answer of the relay within 20ms"));
 }
 
-TEST(Tunnel, AWaitEndsWhenItIsToldTo) {
+TEST(Tunnel, StopRequest_EndsTheWait) {
   std::latch asked(1);
   RelayServer relay([&](const wire::Hello&, const Caller&) {
     asked.count_down();
@@ -191,7 +191,7 @@ TEST(Tunnel, AnEndThatVanishesIsNoticedBeforeAnyoneConnects) {
   EXPECT_TRUE(leads_nowhere(*ends.dialling));
 }
 
-// The writer fills everything there is between it and one that takes nothing.
+// The writer fills every buffer between it and an end that reads nothing.
 TEST(Tunnel, AnEndThatVanishesIsNoticedWhileNothingMoves) {
   RelayServer relay;
   SocketTunnel tunnel(relay);
@@ -207,7 +207,7 @@ TEST(Tunnel, AnEndThatVanishesIsNoticedWhileNothingMoves) {
   while (got && got.value() > 0) got = tunnel.far.receive(room);
 }
 
-TEST(Tunnel, DestroyingAnEndDoesNotWaitForOneThatTakesNothing) {
+TEST(Tunnel, DestroyingAnEnd_WhenTheOtherReadsNothing_DoesNotWait) {
   RelayServer relay;
   SocketTunnel tunnel(relay);
   std::thread writer([&] {
@@ -235,7 +235,7 @@ TEST(Tunnel, AnEndWhoseProcessIsKilledEndsTheOther) {
   EXPECT_TRUE(at_its_end(near));
 }
 
-TEST(Tunnel, AShutdownEndsBothEndsAndRefusesMoreWithItsReason) {
+TEST(Tunnel, Shutdown_EndsBothEndsAndRefusesNewOnesWithItsReason) {
   RelayServer relay;
   SocketTunnel tunnel(relay);
   expect_connected(tunnel, 1);
@@ -256,7 +256,7 @@ TEST(Tunnel, ARelayThatDiesEndsBothEnds) {
   EXPECT_TRUE(at_its_end(tunnel.far));
 }
 
-TEST(Tunnel, AnEndWithoutItsOwnServerFailsForBoth) {
+TEST(Tunnel, AcceptingEnd_WithoutAServer_FailsForBoth) {
   RelayServer relay;
   std::string nobody;
   {

@@ -1,5 +1,5 @@
-// Shaping against the kernel's: a transfer over a shaped link must be as fast as one over a line that tc has made as
-// slow. Two network namespaces joined by a veth pair, a process in each.
+// Our shaping against the kernel's: a transfer over a shaped link must be as fast as over a line that tc has slowed to
+// that rate. Two network namespaces joined by a veth pair, a process in each.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,8 +19,7 @@ using test::PeerProcess;
 constexpr uint64_t kRate = 80'000'000;
 constexpr int64_t kMessages = 320;  // 21 MB, two seconds
 
-// Two namespaces of this process's own and the line between them; gone when destroyed. why_not() is "" if they are
-// there.
+// Two private namespaces and the line between them; removed when destroyed. why_not() is "" if they exist.
 class ShapedNamespaces {
  public:
   ShapedNamespaces() {
@@ -91,13 +90,12 @@ double rate_over_a_shaped_link() {
   return rate.ok() ? rate.value() : 0;
 }
 
-// Both rates are set by clocks, so this may compare them. The kernel counts the headers of its packets too, 66 bytes
-// in 1514: its line carries 4.4 % less.
+// Clocks set both rates, so this may compare them. The kernel also counts the headers of its packets, 66 of 1514
+// bytes: its line carries 4.4 % less.
 TEST(VethRate, AShapedLinkIsAsFastAsALineTheKernelShapes) {
   const ShapedNamespaces namespaces;
   if (!namespaces.why_not().empty()) GTEST_SKIP() << namespaces.why_not();
-  // A busy machine makes one of the two late now and then, never both the same: a shape that is wrong is wrong each
-  // time.
+  // A busy machine sometimes delays one of the two, but a wrong shape is wrong every time.
   constexpr int kTries = 6;
   double ratio = 0;
   for (int i = 0; i < kTries && std::abs(ratio - 1) > 0.10; ++i) {

@@ -1,4 +1,4 @@
-// Invites and what they are traded for, with a store and an authority but without a coordinator's process.
+// Invites and enrolment, with a store and an authority but without a coordinator process.
 #include "run/coordinator/admission.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ const WallTime kNow = WallTime(seconds(1'800'000'000));
 
 class Admissions : public testing::Test {
  protected:
-  // Makes an invite for an hour and returns what its text says.
+  // Makes an invite for an hour and returns its parsed text.
   Invite invite(int64_t uses = 1) {
     control::InviteRequest request;
     request.set_what(control::InviteRequest::CREATE);
@@ -34,7 +34,7 @@ class Admissions : public testing::Test {
     return request;
   }
 
-  // The name of the new peer, or why there is none.
+  // The name of the new peer, or the error.
   std::string enrol(const control::JoinRequest& request, WallTime now = kNow) {
     const auto record = admission_.check(request, now);
     if (!record) return record.error().message;
@@ -74,7 +74,7 @@ TEST_F(Admissions, BadRequestCostsNoUse) {
   EXPECT_TRUE(enrol(request_with(made, new_key_pem())).starts_with("attic-pc-"));
 }
 
-TEST_F(Admissions, InviteExpiresByTheCoordinatorsClock_AndAPeerThatHasEnrolledDoesNot) {
+TEST_F(Admissions, ExpiredInvite_IsRefusedExceptForEnrolledPeers) {
   const auto made = invite(3);
   const auto request = request_with(made, new_key_pem());
   const auto peer = enrol(request, kNow - hours(25));  // the clock was set back
@@ -84,7 +84,7 @@ TEST_F(Admissions, InviteExpiresByTheCoordinatorsClock_AndAPeerThatHasEnrolledDo
   EXPECT_EQ(enrol(request, kNow + hours(24 * 400)), peer);
 }
 
-TEST_F(Admissions, RevokedInviteIsRefusedAlsoForAPeerThatHasEnrolledWithIt) {
+TEST_F(Admissions, RevokedInvite_IsRefusedEvenForEnrolledPeers) {
   const auto made = invite(3);
   const auto request = request_with(made, new_key_pem());
   enrol(request);

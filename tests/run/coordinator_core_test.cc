@@ -1,4 +1,4 @@
-// The coordinator's decisions when nobody fails: who gets which stage, when a step is committed, skipped, evaluated,
+// The coordinator's decisions without faults: who gets which stage, when a step is committed, skipped, evaluated or
 // saved, and how a run ends.
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using ToWorker = control::ToWorker;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(Coordinator, WaitsUntilEveryStageHasSomebodyAndSaysWhoGotWhatAndWhy) {
+TEST(Coordinator, WaitsForAWorkerPerStageAndExplainsTheSeats) {
   SimulatedRun cluster(small_rules());
   cluster.add("first");
   cluster.pump();
@@ -41,7 +41,7 @@ TEST(Coordinator, WaitsUntilEveryStageHasSomebodyAndSaysWhoGotWhatAndWhy) {
   EXPECT_EQ(cluster.store.roster, (Texts{"first", "second"}));
 }
 
-TEST(Coordinator, AFreeStageGoesToWhoHoldsItsState) {
+TEST(Coordinator, FreeStage_GoesToTheWorkerThatHoldsItsState) {
   Pair cluster(small_rules());
   cluster.run_to(1);
   auto stored = cluster.store;
@@ -51,7 +51,7 @@ TEST(Coordinator, AFreeStageGoesToWhoHoldsItsState) {
   EXPECT_EQ(fresh.events("assigned"), (Texts{"b takes stage 1: it holds its state"}));
 }
 
-TEST(Coordinator, RefusesAnotherProtocolWithWhatToDo) {
+TEST(Coordinator, Hello_OfAnotherProtocol_IsRefusedWithAdvice) {
   SimulatedRun cluster(small_rules());
   auto hello = SimulatedRun::hello_of("old", "1");
   hello.mutable_hello()->set_protocol(kControlProtocol + 1);
@@ -87,10 +87,10 @@ TEST(Coordinator, CommitsOnlyWhenAllAreReadyAndWritesTheRowFirst) {
   EXPECT_TRUE(std::get<SendTo>(cluster.history[2]).message.has_commit());
 }
 
-TEST(Coordinator, AddsNormsInStageOrderWhoeverWasFirstAndClips) {
+TEST(Coordinator, AddsNormsInStageOrderAndClips) {
   auto rules = small_rules(3);
   rules.config.optim.clip = 0.5;
-  const double norms[] = {1e16, 1.0, 1.0};  // in another order the ones would not be lost
+  const double norms[] = {1e16, 1.0, 1.0};  // any other order would keep the ones
   for (const bool backwards : {false, true}) {
     SimulatedRun cluster(rules);
     for (int i = 0; i < 3; ++i) {
@@ -158,7 +158,7 @@ TEST(Coordinator, SkipsAStepWhoseLossOrNormIsNotFinite) {
     EXPECT_EQ(cluster.store.rows[0].grad_factor, 0);
     EXPECT_EQ(cluster.events("skipped").size(), 1u);
     cluster.worker("b").loss_sum = cluster.worker("a").squared_norm = 1;
-    cluster.run_to(6);  // it goes on
+    cluster.run_to(6);  // continues
     EXPECT_TRUE(cluster.store.rows[3].apply);
   }
 }
@@ -176,10 +176,10 @@ TEST(Coordinator, StopsWhenTooManyStepsInARowWereSkipped) {
   ASSERT_TRUE(cluster.finished());
   EXPECT_TRUE(cluster.finished()->failed);
   EXPECT_TRUE(has(cluster.finished()->reason, "for 3 steps in a row up to step 6"));
-  EXPECT_EQ(cluster.core().committed(), 6);  // two, one that was fine, three
+  EXPECT_EQ(cluster.core().committed(), 6);  // 2 skipped, 1 good, 3 skipped
 }
 
-TEST(Coordinator, CountsBasisMovesThatWereAppliedOnly) {
+TEST(Coordinator, CountsOnlyAppliedBasisMoves) {
   Pair cluster(small_rules());
   cluster.worker("a").basis_hash = cluster.worker("b").basis_hash = "moved";
   cluster.run_to(1);
@@ -237,7 +237,7 @@ TEST(Coordinator, EndsWithAFinalEvaluationACheckpointAndAFarewell) {
   EXPECT_TRUE(cluster.core().done());
 }
 
-TEST(Coordinator, SavesAtMultiplesWhileTheNextStepsGoOn) {
+TEST(Coordinator, Checkpoints_WhenDue_AreSavedWhileTheNextStepsRun) {
   auto rules = small_rules();
   rules.config.checkpoint.every = 2;
   Pair cluster(rules);
@@ -287,20 +287,20 @@ TEST(Coordinator, StopsWithTheReasonWhenACheckpointCannotBeWritten) {
   EXPECT_EQ(cluster.finished()->reason, "the checkpoint could not be written: the disk is full");
 }
 
-TEST(Coordinator, AStopRequestSavesFirst) {
+TEST(Coordinator, StopRequest_SavesFirst) {
   Pair cluster(small_rules());
   cluster.run_to(2);
   cluster.tell(control::ControlRequest::STOP);
   EXPECT_FALSE(cluster.finished());
   cluster.pump();
-  EXPECT_EQ(cluster.core().committed(), 3);  // the step under way is not thrown away
+  EXPECT_EQ(cluster.core().committed(), 3);  // the step under way is not lost
   EXPECT_EQ(cluster.store.manifest_step, 3);
   ASSERT_TRUE(cluster.finished());
   EXPECT_FALSE(cluster.finished()->failed);
   EXPECT_EQ(cluster.finished()->reason, "stopped after step 3; the checkpoint is written");
 }
 
-TEST(Coordinator, AStopRequestWithNobodyThereEndsAtOnce) {
+TEST(Coordinator, StopRequest_WithoutWorkers_EndsAtOnce) {
   SimulatedRun cluster(small_rules());
   cluster.tell(control::ControlRequest::STOP);
   ASSERT_TRUE(cluster.finished());
@@ -308,7 +308,7 @@ TEST(Coordinator, AStopRequestWithNobodyThereEndsAtOnce) {
   EXPECT_TRUE(has(cluster.finished()->reason, "the last checkpoint is of step 0"));
 }
 
-TEST(Coordinator, PausesBetweenStepsGoesOnAndRemembersIt) {
+TEST(Coordinator, Pause_TakesEffectBetweenStepsAndSurvivesARestart) {
   Pair cluster(small_rules());
   cluster.run_to(2);
   cluster.tell(control::ControlRequest::PAUSE);
@@ -327,7 +327,7 @@ TEST(Coordinator, PausesBetweenStepsGoesOnAndRemembersIt) {
   EXPECT_EQ(cluster.core().committed(), 6);
 }
 
-TEST(Coordinator, FinishesWhenTheServiceCannotGoOn) {
+TEST(Coordinator, ServiceFailure_EndsTheRun) {
   Pair cluster(small_rules());
   cluster.run_to(1);
   cluster.apply(cluster.core().fail("run.sqlite: disk I/O error"));

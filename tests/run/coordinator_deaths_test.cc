@@ -1,4 +1,4 @@
-// The coordinator's decisions when processes die, a worker's or its own; one fault at a time.
+// The coordinator's decisions after a worker or a coordinator dies; one fault at a time.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -19,7 +19,7 @@ using test::Texts;
 
 // ---- processes that die ----
 
-TEST(CoordinatorFaults, ANewProcessTakesEverybodyBackToTheCheckpoint) {
+TEST(CoordinatorFaults, WorkerRestarted_AllReturnToTheCheckpoint) {
   Pair cluster(saving_rules());
   cluster.add("spare");
   cluster.run_to(3);
@@ -27,7 +27,7 @@ TEST(CoordinatorFaults, ANewProcessTakesEverybodyBackToTheCheckpoint) {
   cluster.crash(cluster.b());
   cluster.start_process(cluster.b());
   EXPECT_EQ(cluster.events("replaced").size(), 1u);
-  EXPECT_EQ(cluster.store.roster, (Texts{"a", "b"}));  // its place is its own, though the spare has waited longer
+  EXPECT_EQ(cluster.store.roster, (Texts{"a", "b"}));  // it keeps its place, though the spare has waited longer
   const auto persisted = cluster.all<PersistEpoch>().back();
   EXPECT_EQ(persisted.drop_from, 2);
   EXPECT_EQ(persisted.generation, persisted.epoch);
@@ -45,7 +45,7 @@ TEST(CoordinatorFaults, ANewProcessTakesEverybodyBackToTheCheckpoint) {
   EXPECT_EQ(cluster.store.rows.size(), 6u);
 }
 
-TEST(CoordinatorFaults, WithoutACheckpointEverybodyBeginsAnew) {
+TEST(CoordinatorFaults, WorkerRestarted_WithoutACheckpoint_AllReturnToTheInitialWeights) {
   Pair cluster(small_rules());
   cluster.run_to(3);
   cluster.crash(cluster.a());
@@ -57,7 +57,7 @@ TEST(CoordinatorFaults, WithoutACheckpointEverybodyBeginsAnew) {
   EXPECT_EQ(cluster.core().committed(), 6);
 }
 
-TEST(CoordinatorFaults, OnlyTheNewProcessRestoresWhenTheCheckpointIsOfTheCommittedStep) {
+TEST(CoordinatorFaults, WorkerRestarted_CheckpointIsCurrent_OnlyItRestores) {
   Pair cluster(saving_rules());
   cluster.run_to(2);
   cluster.a().slow = cluster.b().slow = true;
@@ -113,7 +113,7 @@ TEST(CoordinatorFaults, AnExpiredLeaseGivesTheStageToASpare) {
   EXPECT_EQ(cluster.store.roster, (Texts{"a", "spare"}));
 }
 
-TEST(CoordinatorFaults, AConnectedWorkerThatIsSilentLosesItsStageToo) {
+TEST(CoordinatorFaults, SilentWorker_StillConnected_LosesItsStageToo) {
   Pair cluster(small_rules());
   cluster.run_to(1);
   const auto session = *cluster.b().session;
@@ -152,9 +152,9 @@ TEST(CoordinatorFaults, ASpareMayComeAndGo) {
   EXPECT_EQ(cluster.core().committed(), 6);
 }
 
-// ---- the coordinator's own restart ----
+// ---- coordinator restarts ----
 
-TEST(CoordinatorFaults, ARestartedCoordinatorWaitsForTheOldHoldersAndGoesOn) {
+TEST(CoordinatorFaults, RestartedCoordinator_WaitsForTheOldHolders_ThenContinues) {
   Pair cluster(small_rules());
   cluster.run_to(3);
   cluster.pump_until([&] { return cluster.b().history.size() == 3 && cluster.a().history.size() == 3; });
@@ -183,7 +183,7 @@ TEST(CoordinatorFaults, ARestartBetweenTheRowAndTheCommitLosesNothing) {
   cluster.deliver_from(cluster.a());
   cluster.finish_step(cluster.b());
   const auto report = cluster.b().outbox.front();
-  // The row is written; the process dies before anybody hears of it.
+  // The row is written; the process dies before it sends the commit.
   cluster.apply(cluster.core().message(*cluster.b().session, report, cluster.now), 1);
   ASSERT_EQ(cluster.store.rows.size(), 3u);
   cluster.restart_coordinator();

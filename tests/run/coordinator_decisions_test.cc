@@ -1,4 +1,4 @@
-// The decisions of the coordinator's parts, one by one: what to do and the sentence that says why.
+// The decisions of the coordinator's parts, one by one: each returns what to do and why.
 #include <gtest/gtest.h>
 
 #include "simulated_run.h"
@@ -72,7 +72,7 @@ TEST(DecideNext, WhenPaused_WaitsButStillRegroups) {
   EXPECT_EQ(idle.next().why, "a relay is not needed");
 }
 
-TEST(DecideBeginning, SaysWhoReturnsToWhat) {
+TEST(DecideBeginning, LostState_RollsAllBackUnlessTheCheckpointIsCurrent) {
   Saving saving;
   EXPECT_FALSE(decide_beginning(saving, 5, 0, 3).all_restore);
   const auto fresh = decide_beginning(saving, 5, 1, 3);
@@ -99,7 +99,7 @@ TEST(CountFailure, AfterEachTrouble_WaitsTwiceAsLongUpToALimit) {
             "step 1 failed 9 times in a row, last at stage 0 (a): no answer");
 }
 
-TEST(DecideSeats, PrefersTheStateThenTheOrderOfArrivalAndLooksAtTheMemory) {
+TEST(DecideSeats, PrefersHeldStateThenArrivalOrder_SkipsTooSmallMachines) {
   Roster roster;
   const auto rules = small_rules(3);
   const auto join = [&](const char* peer, int64_t held_stage, uint64_t memory_bytes) {

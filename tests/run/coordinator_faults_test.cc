@@ -1,5 +1,5 @@
-// The coordinator's decisions when something fails: troubled steps, lost streams, and what becomes of evaluations and
-// checkpoints; one fault at a time. Processes that die are in coordinator_deaths_test.cc.
+// The coordinator's decisions when something fails: failed steps, lost streams, and their effect on evaluations and
+// checkpoints; one fault at a time. Dying processes are in coordinator_deaths_test.cc.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 // ---- trouble ----
 
-TEST(CoordinatorFaults, TroubleAbortsTheStepAndIsTriedAgainAfterAWhile) {
+TEST(CoordinatorFaults, Trouble_AbortsTheStepAndRetriesAfterADelay) {
   Pair cluster(small_rules());
   cluster.run_to(1);
   cluster.b().slow = true;
@@ -65,7 +65,7 @@ TEST(CoordinatorFaults, WaitsLongerAfterEveryFailureAndStopsAfterTooMany) {
   EXPECT_EQ(cluster.finished()->reason, "step 3 failed 4 times in a row, last at stage 0 (a): no answer");
 }
 
-TEST(CoordinatorFaults, ACommitForgivesEarlierFailures) {
+TEST(CoordinatorFaults, Commit_ResetsTheFailureCount) {
   auto rules = small_rules();
   rules.config.cluster.max_failures = 2;
   Pair cluster(rules);
@@ -80,7 +80,7 @@ TEST(CoordinatorFaults, ACommitForgivesEarlierFailures) {
   EXPECT_FALSE(cluster.finished()->failed) << cluster.finished()->reason;
 }
 
-TEST(CoordinatorFaults, TroubleOfAnOlderEpochIsOldNews) {
+TEST(CoordinatorFaults, Trouble_OfAnOlderEpoch_IsIgnored) {
   Pair cluster(small_rules());
   cluster.run_to(1);
   cluster.disconnect(cluster.a());
@@ -116,7 +116,7 @@ TEST(CoordinatorFaults, FatalTroubleStopsAtOnceAndNamesTheStage) {
   EXPECT_EQ(cluster.finished()->reason, "stage 1 (b): out of memory");
 }
 
-TEST(CoordinatorFaults, AStageThatFailedToRestoreIsToldToRestoreAgain) {
+TEST(CoordinatorFaults, FailedRestore_IsRequestedAgain) {
   Pair cluster(saving_rules());
   cluster.run_to(3);
   ASSERT_EQ(cluster.store.manifest_step, 2);
@@ -132,9 +132,9 @@ TEST(CoordinatorFaults, AStageThatFailedToRestoreIsToldToRestoreAgain) {
   EXPECT_FALSE(cluster.finished()->failed);
 }
 
-TEST(CoordinatorFaults, AFormOvertakenByTheNextEpochIsNotTakenAsDone) {
+TEST(CoordinatorFaults, FormOvertakenByTheNextEpoch_DoesNotCountAsDone) {
   Pair cluster(small_rules());
-  // Both have Form of epoch 1 in their inbox; a is cut off and back before b has looked at it.
+  // Both have the Form of epoch 1 in their inbox; a reconnects before b has read its Form.
   cluster.disconnect(cluster.a());
   cluster.connect(cluster.a());
   EXPECT_EQ(cluster.store.epoch, 2u);
@@ -143,11 +143,11 @@ TEST(CoordinatorFaults, AFormOvertakenByTheNextEpochIsNotTakenAsDone) {
   EXPECT_EQ(cluster.core().committed(), 6);
 }
 
-TEST(CoordinatorFaults, ARestoreOvertakenByTheNextEpochIsAskedForAgain) {
+TEST(CoordinatorFaults, RestoreOvertakenByTheNextEpoch_IsRequestedAgain) {
   Pair cluster(saving_rules());
   cluster.run_to(3);
   cluster.crash(cluster.b());
-  cluster.start_process(cluster.b());  // both have their order to restore, and nobody has obeyed yet
+  cluster.start_process(cluster.b());  // both were asked to restore, and neither has done so yet
   cluster.disconnect(cluster.b());
   cluster.connect(cluster.b());
   for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore() && form.step() == 2);
@@ -157,7 +157,7 @@ TEST(CoordinatorFaults, ARestoreOvertakenByTheNextEpochIsAskedForAgain) {
 
 // ---- streams that break ----
 
-TEST(CoordinatorFaults, AStreamThatComesBackGoesOnWithoutRestore) {
+TEST(CoordinatorFaults, ReconnectedStream_ContinuesWithoutRestore) {
   Pair cluster(small_rules());
   cluster.run_to(2);
   cluster.a().slow = true;
@@ -172,9 +172,9 @@ TEST(CoordinatorFaults, AStreamThatComesBackGoesOnWithoutRestore) {
   EXPECT_EQ(cluster.a().restores, 1);  // at the beginning
 }
 
-TEST(CoordinatorFaults, InDoubtWithARowIsCommittedBeforeTheNextEpochForms) {
+TEST(CoordinatorFaults, StepInDoubt_WithARow_IsCommittedBeforeTheNextEpochForms) {
   Pair cluster(small_rules());
-  cluster.run_to(3);  // the commits of step 2 (from 0) are on their way
+  cluster.run_to(3);  // the commits of step 2 (from 0) are in flight
   ASSERT_EQ(cluster.a().holding()->ready_step(), 2);
   cluster.disconnect(cluster.a());
   cluster.history.clear();
@@ -203,7 +203,7 @@ TEST(CoordinatorFaults, ASkippedStepInDoubtIsSkippedAgain) {
   EXPECT_FALSE(cluster.all<SendTo>()[0].message.commit().apply());
 }
 
-TEST(CoordinatorFaults, InDoubtWithoutARowIsRunAgainInANewEpoch) {
+TEST(CoordinatorFaults, StepInDoubt_WithoutARow_IsRunAgainInANewEpoch) {
   Pair cluster(small_rules());
   cluster.run_to(2);
   cluster.b().slow = true;
@@ -228,14 +228,14 @@ TEST(CoordinatorFaults, ASecondStreamOfTheSameWorkerClosesTheFirst) {
   const auto closed = cluster.all<CloseSession>();
   ASSERT_EQ(closed.size(), 1u);
   EXPECT_EQ(closed[0].session, old);
-  cluster.apply(cluster.core().session_ended(old, cluster.now));  // the news of it changes nothing
+  cluster.apply(cluster.core().session_ended(old, cluster.now));  // this changes nothing
   cluster.pump();
   EXPECT_EQ(cluster.core().committed(), 6);
 }
 
 // ---- evaluations and checkpoints through faults ----
 
-TEST(CoordinatorFaults, AnEvaluationIsRunAgainWholeAfterAnAbortAndNotAfterItWasKept) {
+TEST(CoordinatorFaults, Evaluation_AfterAnAbort_IsRerunUnlessAlreadyStored) {
   auto rules = small_rules();
   rules.config.train.eval_every = 2;
   rules.config.train.eval_sequences = 1;
@@ -252,7 +252,7 @@ TEST(CoordinatorFaults, AnEvaluationIsRunAgainWholeAfterAnAbortAndNotAfterItWasK
   EXPECT_EQ(cluster.sent(&ToWorker::has_evaluate), 4u);
 }
 
-TEST(CoordinatorFaults, EvaluationsAfterTheCheckpointAreForgottenInARollback) {
+TEST(CoordinatorFaults, Rollback_ForgetsEvaluationsAfterTheCheckpoint) {
   auto rules = saving_rules();
   rules.config.train.eval_every = 2;
   rules.config.train.eval_sequences = 1;
@@ -269,7 +269,7 @@ TEST(CoordinatorFaults, EvaluationsAfterTheCheckpointAreForgottenInARollback) {
   EXPECT_EQ(cluster.store.evaluations.size(), 3u);
 }
 
-TEST(CoordinatorFaults, LateFilesOfBeforeARollbackAreIgnored) {
+TEST(CoordinatorFaults, CheckpointFiles_FromBeforeARollback_AreIgnored) {
   Pair cluster(saving_rules());
   cluster.hold_uploads = true;
   cluster.run_to(3);
@@ -288,9 +288,9 @@ TEST(CoordinatorFaults, LateFilesOfBeforeARollbackAreIgnored) {
   EXPECT_EQ(cluster.store.manifest_step, 6);
 }
 
-TEST(CoordinatorFaults, ASaveThatGotLostWithItsStreamIsAskedForAgain) {
+TEST(CoordinatorFaults, SaveLostWithItsStream_IsRequestedAgain) {
   Pair cluster(saving_rules());
-  cluster.run_to(2);  // Commit, Save and RunStep lie in the inboxes
+  cluster.run_to(2);  // Commit, Save and RunStep are in the inboxes
   cluster.disconnect(cluster.a());
   cluster.connect(cluster.a());
   cluster.pump();

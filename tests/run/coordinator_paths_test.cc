@@ -1,5 +1,5 @@
-// How neighbours come to reach each other, who is let go, thrown out or named for what it sent, and machines of
-// different speed: the coordinator's core with made-up workers.
+// The coordinator's core with made-up workers: how neighbours reach each other, workers leave, are kicked or blamed,
+// and machines of different speed get their stages.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using test::SimulatedRun;
 using test::small_rules;
 using Way = control::Neighbour;
 
-// Two workers, dialled or not, up to their first epoch.
+// Two workers, open or hidden, up to their first epoch.
 class Pair : public SimulatedRun {
  public:
   Pair(bool first_behind_nat, bool second_behind_nat, RunRules rules = small_rules()) : SimulatedRun(std::move(rules)) {
@@ -31,7 +31,7 @@ class Pair : public SimulatedRun {
   Way::Way upper_way() const { return forms().back().previous().way(); }
 };
 
-TEST(Paths, EveryPairOfOpenAndHiddenNeighboursHasAWay) {
+TEST(Paths, OpenAndHiddenNeighbours_InEveryPair_HaveAPath) {
   struct Case {
     bool lower_hidden, upper_hidden;
     Way::Way lower, upper;
@@ -53,7 +53,7 @@ TEST(Paths, EveryPairOfOpenAndHiddenNeighboursHasAWay) {
   }
 }
 
-TEST(Paths, TheWayUpIsWaitedForWhenTheWayDownIsKnown) {
+TEST(Paths, Choose_WithOneOfTwoProbesAnswered_WaitsForTheOther) {
   PathBook book;
   std::vector<PathProbe> probes;
   const TimePoint now{};
@@ -66,7 +66,7 @@ TEST(Paths, TheWayUpIsWaitedForWhenTheWayDownIsKnown) {
   EXPECT_EQ(probes.size(), 2u) << "asked once";
 }
 
-TEST(Paths, AProbeWithoutAnswerIsNotWaitedForForLong) {
+TEST(Paths, UnansweredProbes_AfterTheTimeout_LinkIsRelayed) {
   SimulatedRun cluster(small_rules());
   cluster.add("first");
   auto& second = cluster.add_unconnected("second");
@@ -80,7 +80,7 @@ TEST(Paths, AProbeWithoutAnswerIsNotWaitedForForLong) {
   EXPECT_EQ(cluster.forms()[0].next().way(), Way::TUNNEL_DIAL);
 }
 
-TEST(Paths, ADirectWayThatAppearsIsTakenBetweenStepsWithoutLosingAny) {
+TEST(Paths, RelayedLink_DirectPathAppears_SwitchesBetweenSteps) {
   Pair cluster(true, true);
   cluster.run_to(1);
   cluster.worker(0).slow = cluster.worker(1).slow = true;
@@ -102,7 +102,7 @@ TEST(Paths, ADirectWayThatAppearsIsTakenBetweenStepsWithoutLosingAny) {
   EXPECT_FALSE(cluster.finished()->failed);
 }
 
-TEST(Paths, AWayThatWasThereAndFailsIsLookedForAnew) {
+TEST(Paths, DirectPath_AfterItFails_IsProbedAgain) {
   Pair cluster(false, false);
   cluster.worker(0).forming_fails = true;
   cluster.worker(1).behind_nat = cluster.worker(0).behind_nat = true;
@@ -112,8 +112,8 @@ TEST(Paths, AWayThatWasThereAndFailsIsLookedForAnew) {
   EXPECT_EQ(cluster.lower_way(), Way::TUNNEL_DIAL);
 }
 
-// Compute of 10 ms a microbatch; a round trip of 40 ms and a rate at which a message takes 5 ms: 25 ms one way.
-TEST(Paths, TheWarmUpCoversTheLineThatWasMeasured) {
+// Each microbatch computes for 10 ms. The round trip is 40 ms and a message takes 5 ms to send: 25 ms one way.
+TEST(Paths, WarmUp_CoversTheMeasuredDelay) {
   for (const bool slow_line : {false, true}) {
     auto rules = small_rules();
     rules.config.pipeline.schedule = ScheduleKind::k1f1b;
@@ -139,7 +139,7 @@ TEST(Paths, TheWarmUpCoversTheLineThatWasMeasured) {
   }
 }
 
-TEST(Paths, OnlyTheTwoNeighboursMayTunnelAndOnlyWhereTheLinkIsRelayed) {
+TEST(Paths, MayTunnel_ExceptForNeighboursOfARelayedLink_IsRefused) {
   Pair relayed(true, true), direct(false, false);
   const auto epoch = relayed.store.epoch;
   EXPECT_TRUE(relayed.core().may_tunnel("first", 0, epoch, true).ok());
@@ -153,9 +153,9 @@ TEST(Paths, OnlyTheTwoNeighboursMayTunnelAndOnlyWhereTheLinkIsRelayed) {
   EXPECT_TRUE(refused(direct.core().may_tunnel("first", 0, direct.store.epoch, true), "is not relayed"));
 }
 
-// ---- coming and going ----
+// ---- leaving, kicks ----
 
-TEST(Roster, WhoLeavesStaysUntilACheckpointHoldsItsState) {
+TEST(Roster, LeavingWorker_StaysUntilACheckpointHoldsItsState) {
   Pair cluster(false, false);
   cluster.add("spare");
   cluster.run_to(2);
@@ -173,7 +173,7 @@ TEST(Roster, WhoLeavesStaysUntilACheckpointHoldsItsState) {
   EXPECT_EQ(cluster.worker("spare").steps_run, static_cast<int>(6 - steps)) << "no step was run twice";
 }
 
-TEST(Roster, WhoLeavesWithoutAReplacementLeavesTheRunWaitingNotBroken) {
+TEST(Roster, LeavingWorker_WithoutAReplacement_RunWaits) {
   Pair cluster(false, false);
   cluster.run_to(2);
   control::FromWorker leave;
@@ -189,7 +189,7 @@ TEST(Roster, WhoLeavesWithoutAReplacementLeavesTheRunWaitingNotBroken) {
   EXPECT_FALSE(cluster.finished()->failed);
 }
 
-TEST(Roster, AWishToLeaveIsHeardOnTheNextConnectionToo) {
+TEST(Roster, LeaveRequest_AfterReconnecting_IsHonoured) {
   Pair cluster(false, false);
   cluster.run_to(2);
   auto& second = cluster.worker("second");
@@ -202,7 +202,7 @@ TEST(Roster, AWishToLeaveIsHeardOnTheNextConnectionToo) {
   EXPECT_EQ(cluster.store.manifest_step, static_cast<int64_t>(cluster.store.rows.size()));
 }
 
-TEST(Roster, WhoIsKickedIsToldIsForgottenAndStaysOut) {
+TEST(Roster, KickedWorker_AfterAnyRestart_IsStillRefused) {
   Pair cluster(false, false);
   cluster.run_to(1);
   cluster.apply(cluster.core().kick("second", cluster.now));
@@ -220,7 +220,7 @@ TEST(Roster, WhoIsKickedIsToldIsForgottenAndStaysOut) {
   EXPECT_TRUE(has(cluster.worker("second").refused, "removed from this run")) << "also after a restart";
 }
 
-TEST(Roster, InAnOpenRunOneThatFailsForGoodLosesItsPlaceAndTheRunLives) {
+TEST(Roster, FatalTrouble_InAnOpenRun_RemovesOnlyThatWorker) {
   auto rules = small_rules();
   rules.open = true;
   Pair cluster(false, false, rules);
@@ -236,7 +236,7 @@ TEST(Roster, InAnOpenRunOneThatFailsForGoodLosesItsPlaceAndTheRunLives) {
   EXPECT_FALSE(cluster.finished()->failed);
 }
 
-TEST(Roster, WhatAWorkerSaysStaysOneLineAndItsAddressesAreAddresses) {
+TEST(Roster, WorkerText_IsReducedToOneLineAndValidAddresses) {
   Pair cluster(false, false);
   cluster.run_to(1);
   cluster.worker("second").say_trouble("a line\n\x1b[2Jand another" + std::string(5000, 'x'));
@@ -254,16 +254,16 @@ TEST(Roster, WhatAWorkerSaysStaysOneLineAndItsAddressesAreAddresses) {
   EXPECT_EQ(cluster.status().members(0).address(), "10.0.0.1:7000");
 }
 
-// ---- who was it? ----
+// ---- blame ----
 
-TEST(Roster, NamesTheStageWhoseNumbersWereNotFinite) {
+TEST(Roster, NamesTheStageThatSentNonFiniteNumbers) {
   auto rules = small_rules(3);
   SimulatedRun cluster(rules);
   for (const char* name : {"a", "b", "c"}) cluster.add(name);
   cluster.run_to(1);
   for (size_t i : {0, 1, 2}) cluster.worker(i).slow = true;
   cluster.pump();
-  // b has sent NaN: c says so, and all norms are infected.
+  // b has sent NaN: c reports it, and it spoils all norms.
   for (size_t i : {0, 1, 2}) {
     auto& worker = cluster.worker(i);
     worker.squared_norm = std::numeric_limits<double>::quiet_NaN();
@@ -277,7 +277,7 @@ TEST(Roster, NamesTheStageWhoseNumbersWereNotFinite) {
   EXPECT_EQ(cluster.events("skipped").back(), "step 2: stage 1 (b) sent numbers that are not finite");
 }
 
-TEST(Roster, NamesTheStageWhoseGradientsWereNotFinite) {
+TEST(Roster, NamesTheStageWithNonFiniteGradients) {
   Pair cluster(false, false);
   cluster.run_to(1);
   for (size_t i : {0, 1}) cluster.worker(i).slow = true;
@@ -289,7 +289,7 @@ TEST(Roster, NamesTheStageWhoseGradientsWereNotFinite) {
   EXPECT_EQ(cluster.events("skipped").back(), "step 2: stage 1 (second) sent gradients that are not finite");
 }
 
-// ---- who gets what ----
+// ---- placement ----
 
 // Four blocks that the machines divide.
 RunRules auto_rules() {
@@ -319,8 +319,8 @@ TEST(Placing, WaitsForAMachinePerStageAndDecidesOnce) {
   EXPECT_EQ(cluster.all<PersistCuts>().size(), 1u);
 }
 
-// A checkpoint is of the model, not of its stages: whatever cuts the machines decide, a stage gets the units it holds.
-TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
+// A checkpoint holds the model's units, not stages: with any cuts, a stage restores exactly its own units.
+TEST(Placing, Restore_WithAnyCuts_GivesEachStageItsUnits) {
   const auto rules = auto_rules();
   test::FakeStore stored;
   stored.epoch = stored.generation = 7;
@@ -356,7 +356,7 @@ TEST(Placing, StagesRestoreTheirUnitsWhateverTheCuts) {
   EXPECT_EQ(restored[1], (std::vector<std::string>{"block-003", "head"}));
 }
 
-TEST(Placing, SaysWhyItWaitsWhenTheMachinesAreNotEnough) {
+TEST(Placing, WithTooFewMachines_SaysWhyItWaits) {
   SimulatedRun cluster(auto_rules());
   cluster.add("first");
   auto& second = cluster.add_unconnected("second");

@@ -14,7 +14,7 @@ struct Pair : SimulatedRun {
   }
   SimulatedWorker& a() { return worker("a"); }
   SimulatedWorker& b() { return worker("b"); }
-  // The last Form that each got.
+  // The last Form sent to each.
   std::vector<control::Form> last_forms() const {
     const auto all_forms = forms();
     return {all_forms.end() - 2, all_forms.end()};

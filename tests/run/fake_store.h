@@ -1,4 +1,4 @@
-// What a coordinator's effects leave on the disk, in memory: all that a new coordinator begins from.
+// An in-memory copy of what a coordinator writes to disk: all that a new coordinator starts from.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace thinpipe::test {
 
-// What the effects have left on the disk.
+// What the effects have written.
 struct FakeStore {
   uint64_t epoch = 0, generation = 0;
   std::vector<CommitRow> rows;

@@ -1,4 +1,4 @@
-// The stage of a worker as a Form makes it, and where its tokens come from.
+// How a worker builds its stage from a Form, and where it gets its tokens.
 #include "run/worker/held_stage.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 using test::ScratchFolder;
 
-// A worker of a run of two stages whose coordinator does not answer.
+// A worker in a run of two stages; its coordinator does not answer.
 class HeldStages : public testing::Test {
  protected:
   HeldStages() {

@@ -1,9 +1,9 @@
 // Ten thousand random schedules of the real coordinator's core and the real workers' cores: messages are dropped,
-// repeated, reordered and late, processes on either side die, workers leave and are kicked. What must hold at any
-// moment is checked by SimulatedRun as messages pass; and when the faults stop, the run ends as if there had been none.
+// repeated, reordered and late, processes on either side die, workers leave and are kicked. SimulatedRun checks the
+// invariants as messages pass. When the faults stop, the run must end as if there had been none.
 //
 //   ./thinpipe test -R RandomSchedules                        all of them
-//   THINPIPE_SEED=4711 ./thinpipe test -V -R RandomSchedules  one, with what happens in it
+//   THINPIPE_SEED=4711 ./thinpipe test -V -R RandomSchedules  one, printing its events
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -148,7 +148,7 @@ class Schedule {
     if (worker.session) run_.disconnect(worker);
   }
 
-  // Killed between two effects of whatever it was doing.
+  // Killed between two effects.
   void restart_coordinator(SimulatedWorker& worker) {
     if (worker.session && !worker.outbox.empty()) {
       auto effects = run_.core().message(*worker.session, worker.outbox.front(), run_.now);
@@ -164,8 +164,8 @@ class Schedule {
     add();
   }
 
-  // A message is dropped, comes twice, or overtakes another. No stream of ours does that while it is up, so one that
-  // did is broken at the end of the faults.
+  // A message is dropped, repeated or reordered. Our streams never do that while they are up, so a stream that did is
+  // broken at the end of the faults.
   template <class Queue>
   void disturb(Queue& queue, const SimulatedWorker& worker) {
     if (queue.empty()) return;
@@ -200,7 +200,7 @@ class Schedule {
     run_.tell(control::ControlRequest::RESUME);
   }
 
-  // No faults any more: who is dead or has left is started again, who is cut off dials again, everybody computes.
+  // No more faults: dead and departed workers start again, disconnected ones dial again, all compute.
   void calm() {
     for (size_t i = 0; i < run_.worker_count(); ++i) {
       auto& worker = run_.worker(i);
@@ -222,7 +222,7 @@ class Schedule {
   SimulatedRun run_;
 };
 
-TEST(RandomSchedules, KeepTheHistoryWholeAndEndWhenTheFaultsStop) {
+TEST(RandomSchedules, KeepTheHistoryConsistentAndFinishWhenTheFaultsStop) {
   const char* wanted = std::getenv("THINPIPE_SEED");
   const uint64_t first = wanted == nullptr ? 0 : std::strtoull(wanted, nullptr, 10);
   const uint64_t count = wanted == nullptr ? kSchedules : 1;
@@ -238,7 +238,7 @@ TEST(RandomSchedules, KeepTheHistoryWholeAndEndWhenTheFaultsStop) {
     leavers += schedule.count("left");
   }
   if (wanted != nullptr) return;
-  // The schedules do reach the interesting places.
+  // The schedules reach the interesting states.
   EXPECT_GT(rollbacks, 1000);
   EXPECT_GT(doubts, 1000);
   EXPECT_GT(kicks, 1000);

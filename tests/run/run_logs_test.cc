@@ -1,4 +1,4 @@
-// metrics.jsonl is a function of the store's rows: however often the run was interrupted, the bytes are the same.
+// metrics.jsonl is a function of the store's rows: interruptions of the run do not change its bytes.
 #include "run/coordinator/run_logs.h"
 
 #include <fmt/format.h>
@@ -59,7 +59,7 @@ std::string undisturbed() {
   return run.metrics();
 }
 
-TEST(RunLogs, ALineIsTheStepsWithTheLossOfItsEvaluationAndTheLastOneIsTheRuns) {
+TEST(RunLogs, EachStep_HasALineWithItsValidationLoss_ThenTheFinalLine) {
   LoggedRun run;
   run.go(0, 6);
   EXPECT_EQ(run.metrics(),
@@ -85,12 +85,12 @@ TEST(RunLogs, ALineWaitsForItsEvaluation) {
   EXPECT_EQ(run.metrics(), undisturbed());
 }
 
-TEST(RunLogs, AreTheSameWhenWrittenAnewAtAnyPoint) {
+TEST(RunLogs, RewrittenAtAnyPoint_AreTheSame) {
   const auto whole = undisturbed();
   for (const int64_t stop : {0, 2, 3, 6}) {
     LoggedRun run;
     run.go(0, stop);
-    RunLogs next(run.folder.path(), kTrain);  // of the coordinator that comes after
+    RunLogs next(run.folder.path(), kTrain);  // of the next coordinator
     next.rewrite(run.store).take();
     EXPECT_EQ(run.metrics(), whole.substr(0, run.metrics().size()));
     for (int64_t step = stop; step < 6; ++step) {

@@ -1,5 +1,5 @@
-// The coordinator's memory: what was added comes back, a rollback is whole or not at all, and whoever is killed in the
-// middle leaves a store that opens.
+// The coordinator's store: it returns what was added, a rollback is atomic, and a process killed in the middle leaves
+// a store that opens.
 #include "run/coordinator/run_store.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ std::string error_of(const std::filesystem::path& path) {
   return store ? "" : store.error().message;
 }
 
-TEST(RunStore, GivesBackWhatWasAddedAlsoAfterItWasClosed) {
+TEST(RunStore, BeforeAndAfterReopening_ReturnsEverythingAdded) {
   const ScratchFolder folder;
   const auto path = folder / "run.sqlite";
   const auto check = [](const RunStore& store) {
@@ -121,7 +121,7 @@ TEST(RunStore, KeepsLossesThatAreNotNumbers) {
   EXPECT_TRUE(std::isnan(store.evaluations().value()[0].loss));
 }
 
-TEST(RunStore, ARollbackForgetsStepsFromThereEvaluationsAfterItAndTheFinalOne) {
+TEST(RunStore, Rollback_DeletesLaterStepsLaterEvaluationsAndTheFinalOne) {
   const ScratchFolder folder;
   auto store = RunStore::open(folder / "run.sqlite").take();
   for (int64_t step = 0; step < 6; ++step) store.add_commit(row_of(step)).take();
@@ -139,7 +139,7 @@ TEST(RunStore, ARollbackForgetsStepsFromThereEvaluationsAfterItAndTheFinalOne) {
   EXPECT_EQ(store.commits(4).value().size(), 1u);
 }
 
-TEST(RunStore, EventsAreNumberedAndTheNewestAreGiven) {
+TEST(RunStore, Events_AreNumberedAndTheNewestAreReturned) {
   const ScratchFolder folder;
   auto store = RunStore::open(folder / "run.sqlite").take();
   for (int i = 0; i < 5; ++i) store.add_event("kind", std::to_string(i)).take();
@@ -159,7 +159,7 @@ TEST(RunStore, ASecondCoordinatorIsRefused) {
   EXPECT_EQ(error_of(path), path.string() + ": another process serves this run");
 }
 
-TEST(RunStore, WhatIsNoStoreIsRefusedByName) {
+TEST(RunStore, Open_FileThatIsNotAStore_IsRefusedByName) {
   const ScratchFolder folder;
   const auto path = folder / "run.sqlite";
   std::ofstream(path) << std::string(5000, 'x');
@@ -190,7 +190,7 @@ TEST(RunStore, AStoreOfALaterVersionIsRefused) {
   }
 }
 
-TEST(RunStore, IsWholeAfterItsProcessWasKilled) {
+TEST(RunStore, ProcessKilledWhileWriting_StoreStaysConsistent) {
   for (const int rows_before : {1, 19, 20, 23}) {
     const ScratchFolder folder;
     const auto path = folder / "run.sqlite";
@@ -204,7 +204,7 @@ TEST(RunStore, IsWholeAfterItsProcessWasKilled) {
     ::close(ends[1]);
     char sign = 0;
     for (int i = 0; i < rows_before; ++i) ASSERT_EQ(::read(ends[0], &sign, 1), 1);
-    ::kill(child, SIGKILL);  // wherever it is by now
+    ::kill(child, SIGKILL);  // at any point
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status));
@@ -217,14 +217,14 @@ TEST(RunStore, IsWholeAfterItsProcessWasKilled) {
     for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].step, static_cast<int64_t>(i));
     const auto epoch = store.get("epoch").value();
     EXPECT_EQ(store.roster().value().size(), epoch ? 2u : 0u);
-    // An epoch is there with its rollback: no row of an older one from step 10 on.
+    // An epoch is stored with its rollback: older epochs have no row from step 10 on.
     const uint64_t current = epoch ? std::stoull(*epoch) : 1;
     for (const auto& row : rows) {
       if (row.step >= 10) {
         EXPECT_EQ(row.epoch, current);
       }
     }
-    // What was reported is there: so many rows, or one more that was not reported yet.
+    // Every reported row is stored, and at most one more that was not reported yet.
     const int64_t durable = static_cast<int64_t>(rows.size()) + 10 * static_cast<int64_t>(current - 1);
     EXPECT_GE(durable, reported);
     EXPECT_LE(durable, reported + 1);

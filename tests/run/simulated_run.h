@@ -1,6 +1,6 @@
 // A simulated run: the real coordinator's core and the real workers' cores, joined by queues. A store in memory takes
 // the coordinator's durable effects; a worker's weights are a list of the commits it has applied; time stands still
-// until a test moves it. What must hold at any moment, whatever the test does, is checked here as messages pass.
+// until a test moves it. This file checks the invariants of every test as messages pass.
 #pragma once
 
 #include <fmt/format.h>
@@ -51,17 +51,17 @@ inline RunRules small_rules() {
   return rules;
 }
 
-// With that many stages, of a block each.
+// With `stages` stages of one block each.
 inline RunRules small_rules(int64_t stages) {
   auto rules = small_rules();
   rules.config.model.blocks = rules.config.pipeline.stages = stages;
   return rules;
 }
 
-// What a stage's weights are made of: the epochs in which each of its steps was committed.
+// Stands for a stage's weights: the epoch in which each of its steps was committed.
 using StageHistory = std::vector<uint64_t>;
 
-// A worker: its real core, and made-up hands. Messages for it wait in `inbox`, its own in `outbox`.
+// A worker: its real core and simulated work. `inbox` holds messages to it, `outbox` from it.
 struct SimulatedWorker {
   std::string peer;
   std::unique_ptr<WorkerCore> core;
@@ -70,9 +70,9 @@ struct SimulatedWorker {
   std::deque<control::FromWorker> outbox;
   bool alive = true;
   bool stopped = false;
-  std::string refused;  // why it ended, if it did not stop in peace
+  std::string refused;  // why it ended, unless it was stopped
   Texts told_revoked;
-  // What it answers.
+  // Its answers.
   double squared_norm = 1, loss_sum = 2, evaluation_sum = 6;
   std::string basis_hash;
   bool slow = false;           // a step lasts until finish_step()
@@ -84,10 +84,10 @@ struct SimulatedWorker {
   double block_s = 0;
   uint64_t memory_bytes = 0;
   double compute_s = 0;
-  // What it has.
+  // Its state.
   uint64_t epoch = 0;  // of the seat it took last
   StageHistory history;
-  std::optional<Work> work;  // begun, not answered
+  std::optional<Work> work;  // not yet answered
   bool interrupted = false;  // a newer epoch has begun meanwhile
   int steps_run = 0, restores = 0;
   SessionId last_session = 0;
@@ -109,7 +109,7 @@ struct SimulatedWorker {
     message.mutable_ready()->set_step(step);
     return message;
   }
-  // Says it without any reason in its core.
+  // Sent by the test, not by its core.
   void say_trouble(const std::string& reason, bool fatal = false) {
     control::FromWorker message;
     message.mutable_trouble()->set_epoch(epoch);
@@ -135,14 +135,14 @@ class SimulatedRun {
   }
   size_t worker_count() const { return workers_.size(); }
 
-  // ---- what happens ----
+  // ---- events ----
 
   SimulatedWorker& add(const std::string& peer) {
     auto& worker = add_unconnected(peer);
     connect(worker);
     return worker;
   }
-  // For a test that changes it before it connects.
+  // Lets a test change it before it connects.
   SimulatedWorker& add_unconnected(const std::string& peer) {
     workers_.push_back(std::make_unique<SimulatedWorker>());
     workers_.back()->peer = peer;
@@ -162,14 +162,14 @@ class SimulatedRun {
     by_session_[*worker.session] = &worker;
     apply(core_->message(*worker.session, worker.core->connected(), now));
   }
-  // The first words of a worker that nobody knows.
+  // The Hello of an unknown worker.
   static control::FromWorker hello_of(const std::string& peer, const std::string& incarnation) {
     WorkerFacts known;
     known.peer = peer;
     known.incarnation = incarnation;
     return WorkerCore(known, {}).connected();
   }
-  // The stream breaks: what it carried is lost, but for the first `kept` messages to the worker.
+  // The stream breaks and loses its messages, except the first `kept` to the worker.
   void disconnect(SimulatedWorker& worker, size_t kept = 0) {
     cut_off(worker, kept);
     apply(core_->session_ended(worker.last_session, now));
@@ -187,7 +187,7 @@ class SimulatedRun {
     worker.leaving = true;
     act(worker, worker.core->leave());
   }
-  // A new core from what the old one wrote. All streams break; uploads under way are lost.
+  // Makes a new core from the stored state. All streams break; unfinished uploads are lost.
   void restart_coordinator() {
     for (auto& worker : workers_) cut_off(*worker, worker->inbox.size());
     uploads.clear();
@@ -208,7 +208,7 @@ class SimulatedRun {
   void say(const SimulatedWorker& worker, const control::FromWorker& message) {
     apply(core_->message(*worker.session, message, now));
   }
-  // The step of a slow worker ends: with its report, or, if it was interrupted, without.
+  // Ends the step of a slow worker; it reports unless it was interrupted.
   void finish_step(SimulatedWorker& worker, bool with_report = true) {
     if (!worker.computes()) return;
     worker.work.reset();
@@ -219,7 +219,7 @@ class SimulatedRun {
     }
   }
 
-  // ---- letting messages through ----
+  // ---- message delivery ----
 
   bool deliver_from(SimulatedWorker& worker) {
     if (worker.outbox.empty()) return false;
@@ -243,7 +243,7 @@ class SimulatedRun {
     for (const auto& file : upload.files) apply(core_->file_arrived(file, now));
     return true;
   }
-  // Until the condition holds (true) or nothing moves any more (false).
+  // True when the condition holds, false when no messages are left.
   template <class Condition>
   bool pump_until(Condition condition) {
     while (!condition()) {
@@ -262,9 +262,9 @@ class SimulatedRun {
     ASSERT_TRUE(pump_until([&] { return core_->committed() >= committed; })) << last_event();
   }
 
-  // ---- what was seen ----
+  // ---- results ----
 
-  // Carries the effects out; only the first `most` of them when the coordinator is to be killed on its way.
+  // Carries out the effects; only the first `most` if the coordinator is to be killed midway.
   void apply(Effects effects, size_t most = SIZE_MAX) {
     ++depth_;
     for (size_t i = 0; i < effects.size() && i < most && !dead_; ++i) {
@@ -311,7 +311,7 @@ class SimulatedRun {
 
   TimePoint now{};
   FakeStore store;
-  // The files of one stage's units, on their way.
+  // The files of one stage's units, in flight.
   struct Upload {
     int64_t stage;
     std::vector<control::StateFile> files;
@@ -319,17 +319,17 @@ class SimulatedRun {
   std::deque<Upload> uploads;
   bool hold_uploads = false;
   bool manifest_fails = false;
-  bool dies_after_next_epoch = false;  // the coordinator, before it can tell anybody; until it is restarted
+  bool dies_after_next_epoch = false;  // the coordinator, before it sends anything; until restarted
   control::PathFacts facts;            // what every probe measures
-  double compute_s = 0;                // that every stage reports for a step
+  double compute_s = 0;                // reported by every stage per step
   bool keeps_history = true;
   std::vector<Effect> history;
   std::map<std::string, int> event_counts;                          // by kind
   std::deque<std::pair<SimulatedWorker*, control::ToWorker>> lost;  // on streams that broke; may come late
-  bool prints = false;                                              // what happens, to stdout
+  bool prints = false;                                              // events, to stdout
 
  private:
-  // Cuts that the machines decided are in the config, as the service writes them there.
+  // Automatic cuts are in the config, where the service writes them.
   void start_core() {
     if (!store.cuts.empty()) {
       rules_.config.pipeline.cuts = store.cuts;
@@ -366,7 +366,7 @@ class SimulatedRun {
     if (send.message.has_form()) {
       EXPECT_FALSE(store.revoked.contains(worker.peer)) << worker.peer << " was removed, and gets a seat";
     }
-    if (send.message.has_probe()) return give(worker, send.message);  // answered whatever else it does
+    if (send.message.has_probe()) return give(worker, send.message);  // always answered at once
     worker.inbox.push_back(send.message);
   }
   void carry_out(const CloseSession& close) {
@@ -374,7 +374,7 @@ class SimulatedRun {
     if (found == by_session_.end()) return;
     auto& worker = *found->second;
     if (worker.session == close.session) return cut_off(worker, worker.inbox.size());
-    by_session_.erase(found);  // it has another one already
+    by_session_.erase(found);  // it already has another one
   }
   void carry_out(const PersistEpoch& epoch) {
     EXPECT_GT(epoch.epoch, store.epoch);
@@ -422,7 +422,7 @@ class SimulatedRun {
   }
   void carry_out(const Finish& finish) { finished_ = finish; }
 
-  // Workers answer at once, whatever else they do.
+  // Workers answer at once, even when busy.
   void answer_probes() {
     while (!probes_.empty() && !dead_) {
       const auto [session, probe] = probes_.front();
@@ -443,7 +443,7 @@ class SimulatedRun {
     return epochs;
   }
 
-  // ---- a worker's side ----
+  // ---- workers ----
 
   WorkerFacts facts_of(const SimulatedWorker& worker) {
     WorkerFacts known;
@@ -485,7 +485,7 @@ class SimulatedRun {
     if (!worker.computes()) return;
     const auto& step = std::get<ComputeStep>(work).step;
     EXPECT_EQ(worker.history.size(), static_cast<size_t>(step.step()));
-    if (step.epoch() == store.epoch) {  // an older one may still run until the news arrives
+    if (step.epoch() == store.epoch) {  // an older one may run until the new Form arrives
       EXPECT_EQ(worker.history, committed_history(step.step())) << worker.peer << " computes on another history";
     }
     ++worker.steps_run;

@@ -1,4 +1,4 @@
-// A worker's own copies of its state, without a coordinator: what is written and what is kept.
+// A worker's local copies of its state, without a coordinator: what it writes and keeps.
 #include "run/worker/state_files.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class OwnCopies : public testing::Test {
     control::Save save;
     save.set_step(step + 1);
     files_.save(run_.worker(0), units, save).take();
-    files_.give_up();  // waits until all is written
+    files_.give_up();  // waits for all writes
     Files added;
     for (const auto& path : found()) {
       if (!before.contains(path)) added.insert(path);
@@ -55,7 +55,7 @@ Files both(Files one, const Files& other) {
   return one;
 }
 
-TEST_F(OwnCopies, OfTheLastTwoSavesAreKept) {
+TEST_F(OwnCopies, ThirdSave_KeepsTheCopiesOfTheLastTwo) {
   const auto first = save(0), second = save(1);
   EXPECT_FALSE(first.empty());
   EXPECT_EQ(found(), both(first, second));

@@ -1,5 +1,5 @@
-// What a person is told about a run on one machine, and what becomes of a coordinator that ends before it listens. How
-// the processes of a run live and die after that is tested with the program (tests/apps).
+// What the supervisor of a run on one machine prints, and what it does when the coordinator ends before it listens.
+// tests/apps tests the rest of the processes' lives with the real program.
 #include "run/supervisor.h"
 
 #include <gtest/gtest.h>
@@ -18,14 +18,14 @@ namespace {
 using test::ScratchFolder;
 using Texts = std::vector<std::string>;
 
-// What the coordinator answers when it is asked for the events after that number.
+// The coordinator's answer to a request for the events after that number.
 control::RunStatus answer(const RunStore& store, int64_t after) {
   control::RunStatus status;
   for (auto& event : store.events(after, 200).take()) *status.add_events() = std::move(event);
   return status;
 }
 
-TEST(EventNotes, TellEachEventOfThisStartOnceAndNoneOfEarlierOnes) {
+TEST(EventNotes, EventsOfThisStart_AreShownOnce_EarlierOnesNever) {
   const ScratchFolder folder;
   RunStore::open(folder / "run.sqlite").take().add_event("rollback", "of an earlier start").take();
   EventNotes notes(folder.path());
@@ -40,7 +40,7 @@ TEST(EventNotes, TellEachEventOfThisStartOnceAndNoneOfEarlierOnes) {
   EXPECT_EQ(notes.of(status), Texts{});
 }
 
-TEST(EventNotes, OfARunThatHasNoStoreYetTellEverything) {
+TEST(EventNotes, WithoutAStoreAtFirst_ShowsEveryEvent) {
   const ScratchFolder folder;
   EventNotes notes(folder.path());
   EXPECT_FALSE(std::filesystem::exists(folder / "run.sqlite"));

@@ -1,4 +1,4 @@
-// What a worker decides, message by message, without a process, a socket or a clock.
+// A worker's decisions, message by message, without a process, a socket or a clock.
 #include "run/core/worker_core.h"
 
 #include <fmt/format.h>
@@ -97,7 +97,7 @@ struct WorkerDecides : testing::Test {
     ASSERT_TRUE(work_in<TakeSeat>(core.message(to_worker(form_of(epoch)))));
     ASSERT_TRUE(find<Say>(core.done(control::Formed()))->message.has_formed());
   }
-  // Has said Ready for step 0.
+  // Has sent Ready for step 0.
   void be_in_doubt() {
     take_seat();
     ASSERT_TRUE(work_in<ComputeStep>(core.message(run_step(1, 0))));
@@ -174,7 +174,7 @@ TEST_F(WorkerDecides, SeveralFormsWhileBusy_OnlyTheNewestIsObeyed) {
   EXPECT_FALSE(find<Work>(core.done(control::Formed())));
 }
 
-TEST_F(WorkerDecides, CommitBehindWhichANewEpochBegins_IsStillApplied) {
+TEST_F(WorkerDecides, Commit_FollowedByANewEpoch_IsStillApplied) {
   be_in_doubt();
   core.message(save(0));  // keeps it busy
   core.message(commit(1, 0));
@@ -256,7 +256,7 @@ TEST_F(WorkerDecides, RunStep_WithAnImpossibleWarmup_IsTrouble) {
   EXPECT_TRUE(work_in<ComputeStep>(core.message(message)));
 }
 
-TEST_F(WorkerDecides, Form_ThatCannotBe_IsTroubleAndTheWorkerLives) {
+TEST_F(WorkerDecides, Form_Invalid_IsTroubleAndTheWorkerLives) {
   uint64_t epoch = 0;
   const auto said = [&](auto change) {
     auto form = form_of(++epoch);
@@ -286,7 +286,7 @@ TEST_F(WorkerDecides, Form_ToKeepAStateOfAnotherSeatOrGeneration_IsTrouble) {
   EXPECT_NE(trouble_in(core.message(to_worker(form))), "");
 }
 
-TEST_F(WorkerDecides, Form_OfAnotherConfig_EndsTheWorkToAskForIt) {
+TEST_F(WorkerDecides, Form_OfAnotherConfig_EndsTheWorkAsOutdated) {
   auto form = form_of(1);
   form.set_config_sha256("another");
   const auto end = find<End>(core.message(to_worker(form)));
@@ -295,7 +295,7 @@ TEST_F(WorkerDecides, Form_OfAnotherConfig_EndsTheWorkToAskForIt) {
   EXPECT_FALSE(end->failed);
 }
 
-TEST_F(WorkerDecides, Evaluate_IsAnsweredWithItsNumbers_OutOfTurnItIsTrouble) {
+TEST_F(WorkerDecides, Evaluate_ReturnsTheLossSum_OutOfTurnIsTrouble) {
   take_seat();
   ASSERT_TRUE(work_in<ComputeLoss>(core.message(evaluate(1, 0))));
   control::Evaluated evaluated;
@@ -313,7 +313,7 @@ TEST_F(WorkerDecides, Save_OfAStateItDoesNotHold_IsIgnored) {
   EXPECT_TRUE(work_in<SaveState>(core.message(save(0))));
 }
 
-TEST_F(WorkerDecides, FailureForGood_IsToldAsFatalEvenAfterANewEpoch) {
+TEST_F(WorkerDecides, PermanentFailure_IsReportedAsFatalEvenAfterANewEpoch) {
   take_seat();
   core.message(run_step(1, 0));
   core.message(to_worker(form_of(2)));
@@ -330,11 +330,11 @@ TEST_F(WorkerDecides, Refusal_EndsTheWorkerWithTheReason) {
   EXPECT_EQ(end->why, "the coordinator refused: was removed from this run");
 }
 
-TEST_F(WorkerDecides, CoordinatorUnreachable_GivesUpAfterItsPatienceAndNotBefore) {
+TEST_F(WorkerDecides, CoordinatorUnreachable_GivesUpAfterTheTimeoutAndNotBefore) {
   const auto minutes = [](int count) { return TimePoint{} + std::chrono::minutes(count); };
   EXPECT_TRUE(core.disconnected(minutes(9)).empty());
   core.connected();
-  core.message(commit(1, 0));  // anything at all: the line is good
+  core.message(commit(1, 0));  // any message: the line works
   EXPECT_TRUE(core.disconnected(minutes(60)).empty());
   core.connected();
   EXPECT_TRUE(core.disconnected(minutes(69)).empty());
