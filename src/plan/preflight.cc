@@ -46,11 +46,10 @@ Check check_seed(const std::string& fault) {
 // Never refuses: nothing depends on equal clocks. Only the times in the logs differ.
 Check check_clock(double offset_s, double uncertainty_s) {
   const double size = std::abs(offset_s);
-  const auto how_far = fmt::format("{} {}", seconds_text(size), offset_s > 0 ? "ahead" : "behind");
+  const auto how_far = fmt::format("{} {} the run's clock", seconds_text(size), offset_s > 0 ? "ahead of" : "behind");
   if (size <= std::max(1.0, uncertainty_s)) return {"clock", Verdict::kOk, "agrees with the run's clock", ""};
-  if (size - uncertainty_s <= kNotableClockOffset_s)
-    return {"clock", Verdict::kOk, how_far + " of the run's clock", ""};
-  return {"clock", Verdict::kWarning, how_far + " of the run's clock",
+  if (size - uncertainty_s <= kNotableClockOffset_s) return {"clock", Verdict::kOk, how_far, ""};
+  return {"clock", Verdict::kWarning, how_far,
           "the run works, but times in the logs will differ; one of the two clocks is wrong"};
 }
 

@@ -70,11 +70,11 @@ TEST_F(RunCorpus, IsNotReplacedByAnotherTextOfTheSameName) {
   in_process("one");
   by_processes("two");
   write_file(program_ / "corpus.txt", test::english(400, 99));
-  expect_refused(program_, {"eval", "one"}, {"corpus.txt", "is not the text this run began with"});
-  expect_refused(program_, {"eval", "two"}, {"corpus.txt", "is not the text this run began with"});
+  expect_refused(program_, {"eval", "one"}, {"corpus.txt", "is not the text that this run started with"});
+  expect_refused(program_, {"eval", "two"}, {"corpus.txt", "is not the text that this run started with"});
   // Older runs have no id; the tokenizer decides.
   fs::remove(program_ / "one" / "corpus_id");
-  expect_refused(program_, {"eval", "one"}, {"corpus.txt", "is not the text this run began with"});
+  expect_refused(program_, {"eval", "one"}, {"corpus.txt", "is not the text that this run started with"});
 }
 
 TEST_F(RunCorpus, IsNotNeededToUseTheModel) {
@@ -98,7 +98,7 @@ TEST_F(RunCorpus, SourceChanged_ResumeIsRefusedAndLeavesTheRunUnchanged) {
   for (const Arguments& command : {Arguments{"train", "--resume", "run"}, Arguments{"serve", "--run", "run"}}) {
     auto arguments = command;
     arguments.insert(arguments.end(), {"--set", "pipeline.stages=1"});
-    expect_refused(program_, arguments, {"is not the text this run began with"});
+    expect_refused(program_, arguments, {"is not the text that this run started with"});
     EXPECT_EQ(read_file(program_ / "run" / "config.toml").take(), config);
   }
 }

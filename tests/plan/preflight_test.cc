@@ -102,7 +102,7 @@ TEST(Preflight, WarnsOfAClockThatIsSurelyMoreThanFiveMinutesOff) {
   facts.run->clock_offset_s = 720;
   auto check = check_of(facts, "clock");
   EXPECT_EQ(check.verdict, Verdict::kWarning);
-  EXPECT_EQ(check.text, "12 min ahead of the run's");
+  EXPECT_EQ(check.text, "12 min ahead of the run's clock");
   facts.run->clock_offset_s = -1e9;
   EXPECT_EQ(check_of(facts, "clock").verdict, Verdict::kWarning);
   facts.run->clock_offset_s = -301;
