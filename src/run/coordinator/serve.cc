@@ -136,7 +136,8 @@ Finish serve_run(const ServeOptions& options) {
 
   const auto corpus = corpus_of_run(options.folder, config.data, data_dir());
   if (lasting(store, "corpus", corpus.id) != corpus.id) {
-    throw UserError(fmt::format("data.corpus = \"{}\": is not the text that this run started with", config.data.corpus));
+    throw UserError(
+        fmt::format("data.corpus = \"{}\": is not the text that this run started with", config.data.corpus));
   }
   keep_corpus(options.folder, corpus).take();
   const TokenWindows windows(corpus, config.train);
