@@ -91,7 +91,8 @@ class DialledLink final : public Link {
   std::string finish() override {
     const auto status = stream_->Finish();
     finished_ = true;
-    const bool lingered = call_end_ && call_end_->expired();
+    // If gRPC knew the end of the call before it was cancelled, its reason counts, however late this thread comes.
+    const bool lingered = call_end_ && call_end_->expired() && status.error_code() == grpc::StatusCode::CANCELLED;
     return one_line(fmt::format("connection to {} lost: {}", address_,
                                 lingered      ? "it sent what is not a frame, or stopped sending without a reason"
                                 : status.ok() ? "it ended the stream without a reason"

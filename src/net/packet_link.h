@@ -19,8 +19,8 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "net/link.h"
-#include "net/link_shape.h"
 #include "net/packet.h"
+#include "net/shape_plan.h"
 
 namespace thinpipe {
 

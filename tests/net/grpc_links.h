@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "base/link_shape.h"
 #include "net/grpc_link.h"
 #include "net/link_service.h"
-#include "net/link_shape.h"
 
 namespace thinpipe {
 

@@ -4,6 +4,8 @@
 #include <grpcpp/security/server_credentials.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
+
 #include "net/credential_cases.h"
 #include "net/packet_links.h"
 #include "net/path_probe.h"
@@ -45,10 +47,16 @@ TEST(RelaySecrecy, TheRelaySeesPlaintextOnlyWithoutTls) {
 
 TEST(RelaySecrecy, DialledPeer_MustProveTheExpectedName) {
   const test::SomeRun run;
+  std::mutex mutex;  // the gate runs on gRPC's threads
   std::vector<std::string> identities;
   const auto gate = [&](const wire::Hello&, const Caller& caller) {
+    const std::lock_guard lock(mutex);
     identities = caller.names;
     return Status{};
+  };
+  const auto seen = [&] {
+    const std::lock_guard lock(mutex);
+    return identities;
   };
   const auto server =
       LinkServer::start({"127.0.0.1:0"}, kMaxPayloadBytes, gate, tls_server(run.member(kName), true)).take();
@@ -58,11 +66,11 @@ TEST(RelaySecrecy, DialledPeer_MustProveTheExpectedName) {
   };
   EXPECT_FALSE(dial(peer_name("somebody")).ok());
   EXPECT_FALSE(dial("").ok()) << "the address is not a name of its";
-  EXPECT_TRUE(identities.empty());
+  EXPECT_TRUE(seen().empty());
   const auto link = dial(kName);
   EXPECT_TRUE(link.ok());
   server->shutdown("all has been seen");
-  EXPECT_EQ(identities, std::vector{kOtherName});
+  EXPECT_EQ(seen(), std::vector{kOtherName});
 }
 
 TEST(RelaySecrecy, ProbedPeer_MustProveTheExpectedName) {

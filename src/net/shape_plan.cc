@@ -1,4 +1,4 @@
-#include "net/link_shape.h"
+#include "net/shape_plan.h"
 
 #include <algorithm>
 #include <cmath>

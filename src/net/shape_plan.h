@@ -5,16 +5,10 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/link_shape.h"
 #include "base/rng.h"
 
 namespace thinpipe {
-
-// One direction of a line. Default: no slower than the real line.
-struct LinkShape {
-  uint64_t rate_bits_per_s = 0;  // 0: unlimited
-  Duration delay{0};
-  Duration jitter{0};  // on top of the delay, uniform between 0 and this
-};
 
 // When messages arrive. A message starts when it is queued, or when the line has finished the one before; it occupies
 // the line for bytes * 8 / rate; it arrives delay and jitter after that, but never before the previous one. A delayed

@@ -1,5 +1,5 @@
 // Slower lines: their arithmetic with made-up times, and a link that obeys it.
-#include "net/link_shape.h"
+#include "net/shape_plan.h"
 
 #include <gtest/gtest.h>
 
