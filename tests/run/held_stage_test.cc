@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files.h"
+#include "support/sanitized.h"
 #include "support/scratch.h"
 #include "text/prepare.h"
 
@@ -15,7 +16,8 @@ using test::ScratchFolder;
 // A worker in a run of two stages; its coordinator does not answer.
 class HeldStages : public testing::Test {
  protected:
-  HeldStages() {
+  void SetUp() override {
+    if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
     auto& config = sources_.config;
     config.model.mode = ModelMode::kDense;
     config.model.d = 16;

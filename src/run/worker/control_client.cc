@@ -19,10 +19,7 @@ void ControlClient::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
-  }
-  {
-    const std::lock_guard lock(write_mutex_);
-    if (context_ != nullptr) context_->TryCancel();
+    if (context_ != nullptr) context_->TryCancel();  // also ends a write that the coordinator does not take
   }
   if (listener_.joinable()) listener_.join();
   if (heart_.joinable()) heart_.join();
@@ -59,16 +56,16 @@ bool ControlClient::attend() {
   const auto stub = line_.stub();
   grpc::ClientContext context;
   context.set_wait_for_ready(false);
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+    context_ = &context;
+  }
   const auto stream = stub->Attend(&context);
   {
     const std::lock_guard lock(write_mutex_);
     stream->Write(callbacks_.connected());
-    context_ = &context;
     stream_ = stream.get();
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopping_) context.TryCancel();
   }
   bool useful = false;
   control::ToWorker message;
@@ -78,11 +75,14 @@ bool ControlClient::attend() {
   }
   {
     const std::lock_guard lock(write_mutex_);
-    context_ = nullptr;
     stream_ = nullptr;
   }
   context.TryCancel();
   const auto status = stream->Finish();
+  {
+    const std::lock_guard lock(mutex_);
+    context_ = nullptr;
+  }
   log_debug("the line to {} ended: {}", line_.where(), status.error_message());
   return useful;
 }

@@ -46,9 +46,10 @@ class ControlClient {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
-  // The current connection; null if there is none. write_mutex_ guards writes.
+  grpc::ClientContext* context_ = nullptr;  // of the current connection; null if there is none
+  // Guards the stream and is held while a message is written, which lasts as long as the coordinator lets it wait. So
+  // stop() does not take it.
   std::mutex write_mutex_;
-  grpc::ClientContext* context_ = nullptr;
   grpc::ClientReaderWriter<control::FromWorker, control::ToWorker>* stream_ = nullptr;
 
   std::thread listener_, heart_;

@@ -155,6 +155,7 @@ Status StateFiles::send(const Written& written) {
 }
 
 Result<std::map<std::string, SafetensorsFile>> StateFiles::fetch(const std::vector<control::StateFile>& files) {
+  give_up();  // a save of the state that is now replaced: it would remove these files as old ones
   std::map<std::string, SafetensorsFile> units;
   std::set<std::filesystem::path> copies;
   for (const auto& file : files) {

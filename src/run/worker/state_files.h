@@ -42,7 +42,7 @@ class StateFiles {
   // writes it), or written and sent. An unreachable coordinator is not an error: retries until the next save.
   Status save(StageWorker& worker, const std::vector<std::string>& units, const control::Save& save);
   // Returns the files by unit, whole and with the right hashes, in the worker's folder. Resumes a download that was
-  // interrupted.
+  // interrupted. Gives up a save under way.
   Result<std::map<std::string, SafetensorsFile>> fetch(const std::vector<control::StateFile>& files);
   // Fetches one file to that path.
   Status fetch_to(const control::StateFile& file, const std::filesystem::path& path);
