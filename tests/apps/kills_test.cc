@@ -133,7 +133,6 @@ class Killer {
 };
 
 TEST(Kills, TwentyKills_DoNotChangeTheResult) {
-  if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
   const Program program;
   test::write_small_run(program);
   const auto undisturbed = program.run(test::small_run(program / "undisturbed", kSettings));

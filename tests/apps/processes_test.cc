@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 using test::Arguments;
 using test::expect_same_result;
 using test::Held;
+using test::lines_of;
 using test::Outcome;
 using test::Program;
 using test::RunningProgram;
@@ -27,10 +28,7 @@ const Arguments kSlow = {"train.steps=24", "link.delay=60ms"};
 
 class Processes : public testing::Test {
  protected:
-  void SetUp() override {
-    if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
-    test::write_small_run(program_);
-  }
+  void SetUp() override { test::write_small_run(program_); }
 
   // All stages in one process: every other way to run must match.
   test::RunResult expected_of(const Arguments& settings) {
@@ -79,6 +77,23 @@ TEST_F(Processes, GiveTheSameNumbersOverEveryKindOfLink) {
     EXPECT_NE(outcome.out.find("\nvalidation loss "), std::string::npos) << outcome.out;
     expect_same_result(run, expected);
     EXPECT_TRUE(test::processes_of(run).empty());
+  }
+}
+
+// A stage reports while its last packets still wait in the outbox for their delay.
+TEST_F(Processes, SocketBytes_OnASlowLine_CoverThePayloadOfEveryStep) {
+  const auto run = program_ / "run";
+  ASSERT_EQ(program_.run(small_run(run, {"train.steps=4", "link.delay=60ms", "subspace.update_every=0"})).exit_code, 0)
+      << test::logs_of(run);
+  const auto timing = lines_of(run / "timing.jsonl"), metrics = lines_of(run / "metrics.jsonl");
+  ASSERT_EQ(timing.size(), 4U);
+  for (size_t i = 0; i + 1 < timing.size(); ++i) {
+    int64_t payload = 0;
+    for (const auto& cut : metrics.at(i).at("bytes")) {
+      payload += cut.at("forward").get<int64_t>() + cut.at("backward").get<int64_t>();
+    }
+    const auto before = timing[i].at("socket_bytes").get<int64_t>();
+    EXPECT_GE(timing[i + 1].at("socket_bytes").get<int64_t>() - before, payload) << "step " << i + 1;
   }
 }
 
@@ -197,6 +212,7 @@ TEST_F(Processes, SayWhichStageFailedAndWhy) {
 }
 
 TEST_F(Processes, SayWhenAStageDoesNotFitIntoMemory) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer reserves more addresses than the limit allows";
   constexpr rlim_t kEnoughForTheLibraries = rlim_t{4} << 30;
   const auto outcome =
       program_.run(small_run(program_ / "run", {"model.d=65536"}), {.address_space = kEnoughForTheLibraries});

@@ -22,23 +22,20 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "base/result.h"
+#include "support/sanitized.h"
 #include "support/scratch.h"
 #include "text/prepare.h"
 #include "text/text_files.h"
 
 namespace thinpipe::test {
-
-// In a program with libtorch, a sanitizer's build cannot load the tokenizer module (sentencepiece_module.h).
-#ifdef THINPIPE_SANITIZED
-inline constexpr bool kTokenises = false;
-#else
-inline constexpr bool kTokenises = true;
-#endif
 
 using Arguments = std::vector<std::string>;
 
@@ -214,6 +211,14 @@ inline Arguments tiny_run(const Arguments& settings = {}, const Arguments& more 
   for (const auto& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
+}
+
+// The JSON values of a .jsonl file.
+inline std::vector<nlohmann::json> lines_of(const std::filesystem::path& file) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(read_file(file).take());
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
 }
 
 inline void expect_one_line(const Outcome& outcome, const Arguments& parts) {

@@ -275,6 +275,9 @@ inline void write_small_run(const Program& program) {
              "eval_every = 13\neval_sequences = 8\n"
              "[pipeline]\nstages = 4\nschedule = \"1f1b\"\n[subspace]\nrank = 8\nupdate_every = 7\n"
              "[boundary]\npack = \"fp32\"\n[link]\nrate = \"80mbit\"\n[checkpoint]\nevery = 5\n");
+  if (kTokenises) return;
+  const auto prepared = program.run({"small.toml", program.data().string()}, {.program = THINPIPE_PREPARE_PROGRAM});
+  TP_CHECK(prepared.exit_code == 0, "{}", prepared.err);
 }
 
 inline Arguments small_run(const std::filesystem::path& run, const Arguments& settings = {},

@@ -28,7 +28,6 @@ using Json = nlohmann::json;
 class Doors : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!test::kTokenises) GTEST_SKIP() << "a sanitizer's build has no tokenizer";
     test::write_small_run(program_);
     serving_ =
         std::make_unique<RunningProgram>(program_, Arguments{"serve", "small.toml", "--listen", "127.0.0.1",

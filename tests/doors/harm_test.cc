@@ -14,7 +14,6 @@ using test::Seconds;
 class Harm : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(Harm, IsNamedAndTheRunLives) {
-  if (!test::kTokenises) GTEST_SKIP() << "a sanitizer's build has no tokenizer";
   const auto& [harm, named] = GetParam();
   const test::Program program;
   test::write_small_run(program);
