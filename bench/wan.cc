@@ -16,9 +16,9 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "bench/bench.h"
-#include "bench/schedule_bound.h"
 #include "boundary/sizes.h"
 #include "config/config_file.h"
+#include "lab/schedule_bound.h"
 #include "net/packet.h"
 #include "pipeline/run_folder.h"
 #include "run/supervisor.h"
@@ -157,6 +157,7 @@ class Bench {
     const auto& bytes = metrics.back()["bytes"][0];
     result.forward_bytes = bytes["forward"].get<double>() / tokens;
     result.backward_bytes = bytes["backward"].get<double>() / tokens;
+    // Each line counts what was sent before its step. All steps send the same payload.
     const double sent = timing.back()["socket_bytes"].get<double>() - timing.front()["socket_bytes"].get<double>();
     result.wire_overhead =
         sent / ((result.forward_bytes + result.backward_bytes) * tokens * static_cast<double>(timing.size() - 1));

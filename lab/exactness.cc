@@ -34,6 +34,9 @@ void move_off_start(Parameter& parameter, int64_t d) {
   if (parameter.name.starts_with("anchors.")) {
     parameter.value.mul_(at::linspace(0.5, 1.5, d, at::kDouble).add(0.1 * (parameter.name.back() - '0')));
   }
+  if (parameter.name.starts_with("previous.")) {
+    parameter.value.add_(at::arange(parameter.value.numel(), at::kDouble).view_as(parameter.value).sin().mul(0.4));
+  }
 }
 
 // The reference's gradient of what this parameter represents, in the parameter's own coordinates.
@@ -127,11 +130,11 @@ std::vector<ExactnessCase> exactness_cases() {
   };
   const Change qk_norm = [](RunConfig& c) { c.model.qk_norm = true; };
   const Change multi_head = [](RunConfig& c) { c.model.kv_heads = 4; };
-  const Change split = [](RunConfig& c) { c.model.subspace.norm = NormForm::kSplit; };
   const Change stage_anchors = [](RunConfig& c) {
     c.model.subspace.anchors = Anchors::kStage;
     c.model.subspace.anchor_groups = {2, 1, 1, 2};
   };
+  const Change previous = [](RunConfig& c) { c.model.subspace.previous = Previous::kTable; };
   const auto tail = [](int64_t n) -> Change { return [n](RunConfig& c) { c.model.subspace.full_rank_tail = n; }; };
   const std::vector<std::pair<std::string, std::vector<Change>>> changes = {
       {"rope, grouped queries", {}},
@@ -142,15 +145,14 @@ std::vector<ExactnessCase> exactness_cases() {
       {"cut before the tail", {cuts({2, 2, 1, 1})}},
       {"tail 0", {tail(0)}},
       {"tail 2", {tail(2)}},
-      {"split norm", {split}},
-      {"split norm, tail 0", {split, tail(0)}},
-      {"split norm, qk-norm, uneven cut", {split, qk_norm, cuts({1, 4, 1})}},
       {"stage anchors", {stage_anchors}},
       {"stage anchors, groups joined", {stage_anchors, cuts({3, 3})}},
       {"stage anchors, tail 0", {stage_anchors, tail(0)}},
       {"stage anchors, tail 2, sinusoidal", {stage_anchors, tail(2), sinusoidal}},
-      {"stage anchors, split norm", {stage_anchors, split}},
-      {"stage anchors, split norm, sinusoidal", {stage_anchors, split, sinusoidal}},
+      {"previous token", {stage_anchors, previous}},
+      {"previous token, groups joined, qk-norm", {stage_anchors, previous, cuts({3, 3}), qk_norm}},
+      {"previous token, tail 0", {stage_anchors, previous, tail(0)}},
+      {"previous token, tail 2, sinusoidal", {stage_anchors, previous, tail(2), sinusoidal}},
   };
   std::vector<ExactnessCase> cases;
   for (const auto& [name, list] : changes) {

@@ -2,6 +2,10 @@
 // line.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 namespace thinpipe {
 
 // Compares the cut model with the uncut reference, and shows the error of other packs.
@@ -9,8 +13,25 @@ void lab_exactness(bool json);
 // Does W stay in the subspace? Runs 200 steps of the literal optimizer and checks each one.
 void lab_optimizer(bool json);
 
-// Trains the default config and its dense counterpart in this process for this many minutes each (0.05 to 10000, else
-// UserError), and prints both losses.
-void lab_default(double minutes, bool json);
+struct LabDefaultOptions {
+  double minutes = 3;  // of training per model, 0.05 to 10000
+  std::string recipe = "llama";
+  std::vector<std::string> settings;  // "section.key=value", for both models
+  bool same_table = false;            // a third model: dense, its embedding starting with the subspace model's table
+  bool json = false;
+};
+// Trains the default config and its dense counterpart in this process, and prints both losses. Throws UserError.
+void lab_default(const LabDefaultOptions& options);
+
+struct SpeedrunOptions {
+  int64_t seeds = 2;
+  int64_t steps = 300;  // of the dense model's schedule and of the others'
+  std::string corpus = "kjv";
+  std::vector<std::string> settings;  // "section.key=value", for all rows
+  std::string svg;                    // a file for the validation losses as curves; empty: none
+  bool json = false;
+};
+// The steps and the time over slow links that each recipe needs to reach the loss of a dense model.
+void lab_speedrun(const SpeedrunOptions& options);
 
 }  // namespace thinpipe

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "config/config_file.h"
 #include "lab/lab.h"
+#include "pipeline/corpus_table.h"
 #include "pipeline/in_process.h"
 #include "text/prepare.h"
 
@@ -27,10 +28,10 @@ struct Outcome {
 
 // The learning rate schedule needs the number of steps, so some steps are timed first and discarded: for a tenth of the
 // time, but at least a few.
-int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, double limit_s) {
+int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, const at::Tensor& table, double limit_s) {
   constexpr int64_t kLeastTimed = 6;
   CorpusBatches batches(corpus, config.train);
-  InProcessPipeline pipeline(config, corpus.vocab, batches);
+  InProcessPipeline pipeline(config, corpus.vocab, batches, table);
   pipeline.step(0);
   const SystemClock clock;
   const auto start = clock.now();
@@ -44,9 +45,10 @@ int64_t steps_within(const RunConfig& config, const PreparedCorpus& corpus, doub
 }
 
 Outcome train_for(RunConfig config, const PreparedCorpus& corpus, double limit_s) {
-  config.train.steps = steps_within(config, corpus, limit_s);
+  const auto table = corpus_table(config, corpus).take();
+  config.train.steps = steps_within(config, corpus, table, limit_s);
   CorpusBatches batches(corpus, config.train);
-  InProcessPipeline pipeline(config, corpus.vocab, batches);
+  InProcessPipeline pipeline(config, corpus.vocab, batches, table);
   const SystemClock clock;
   const auto start = clock.now();
   uint64_t bytes = 0;
@@ -80,24 +82,37 @@ nlohmann::ordered_json show(const char* name, const Outcome& outcome, int64_t d)
 
 }  // namespace
 
-void lab_default(double minutes, bool json) {
+void lab_default(const LabDefaultOptions& options) {
+  const double minutes = options.minutes;
   // The command line checks the range too, but NaN passes any range check there.
   if (!(minutes >= 0.05 && minutes <= 10000)) {
     throw UserError(fmt::format("--minutes {:g}: needs a number from 0.05 to 10000", minutes));
   }
-  const auto subspace = parse_config("", "the defaults");
-  const auto dense = parse_config("", "the defaults", std::vector<std::string>{"model.mode=dense"});
+  const auto with = [&](const std::vector<std::string>& more) {
+    auto settings = options.settings;
+    settings.insert(settings.end(), more.begin(), more.end());
+    return parse_config("", "the defaults", settings);
+  };
+  const auto subspace = with({"model.recipe=" + options.recipe}), dense = with({"model.mode=dense"});
   const auto corpus = prepare_corpus(subspace.data, data_dir());
   fmt::print("{} stages in one process, {:g} minutes each; links take no time, so this compares compute and learning\n",
              subspace.pipeline.stages, minutes);
   fmt::print("{:<10} {:>10} {:>7} {:>8} {:>10} {:>12} {:>9} {:>16}\n", "", "parameters", "steps", "seconds", "tokens/s",
              "bytes/token", "vs fp32", "validation loss");
   nlohmann::ordered_json summary;
-  summary["subspace"] = show("subspace", train_for(subspace, corpus, minutes * 60), subspace.model.d);
+  summary["subspace"] = show(options.recipe.c_str(), train_for(subspace, corpus, minutes * 60), subspace.model.d);
   summary["dense"] = show("dense", train_for(dense, corpus, minutes * 60), dense.model.d);
+  if (options.same_table) {
+    const auto started = with({"model.mode=dense", "model.table=corpus"});
+    summary["dense_same_table"] = show("dense, t.", train_for(started, corpus, minutes * 60), started.model.d);
+    fmt::print("dense, t.: dense, and its embedding starts with the token table that the subspace model keeps\n");
+  }
+  summary["subspace_loss"] = summary["subspace"]["validation_loss"];
+  summary["dense_loss"] = summary["dense"]["validation_loss"];
+  summary["compression_vs_fp32"] = summary["subspace"]["compression_vs_fp32"];
   fmt::print("unigram entropy of the corpus: {:.4f} nats/token\n", corpus.manifest.train_unigram_entropy);
   summary["unigram_entropy"] = corpus.manifest.train_unigram_entropy;
-  if (json) fmt::print("{}\n", summary.dump());
+  if (options.json) fmt::print("{}\n", summary.dump());
 }
 
 }  // namespace thinpipe

@@ -48,8 +48,7 @@ class Reference {
         tap_ = x;
         tap_.retain_grad();
       }
-      const bool split = block < config_.first_dense_block() && config_.subspace.norm == NormForm::kSplit;
-      x = run_block(x, split ? e : at::Tensor(), block);
+      x = run_block(x, block);
     }
     const auto logits = (norm(x, config_.norm_eps) * weights_.at("final_norm")).matmul(weights_.at("head"));
     return at::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, length).flatten(), {}, at::Reduction::Sum);
@@ -80,24 +79,24 @@ class Reference {
     if (!config_.is_subspace()) return {};
     const auto table =
         config_.subspace.anchors == Anchors::kStage ? weights_.at(fmt::format("anchors.{}", group)) : t_fixed_;
-    return table.index({ids}) + position_part(ids.size(1));
+    auto e = table.index({ids}) + position_part(ids.size(1));
+    if (config_.subspace.previous == Previous::kTable) {
+      for (int64_t at = 0; at < ids.size(1); ++at) {  // the first token is its own predecessor
+        const auto before =
+            weights_.at(fmt::format("previous.{}", group)).index({ids.select(1, std::max<int64_t>(at - 1, 0))});
+        e.select(1, at).add_(before);
+      }
+    }
+    return e;
   }
 
   const at::Tensor& weight(int64_t block, const char* name) const {
     return weights_.at(fmt::format("blocks.{}.{}", block, name));
   }
 
-  // norm(x) o g, or with an anchor norm(x - e) o g + norm(e) o g_e.
-  at::Tensor normed(const at::Tensor& x, const at::Tensor& e, int64_t block, const std::string& part) const {
-    const auto& gain = weight(block, (part + "_norm").c_str());
-    if (!e.defined()) return norm(x, config_.norm_eps) * gain;
-    return norm(x - e, config_.norm_eps) * gain +
-           norm(e, config_.norm_eps) * weight(block, (part + "_anchor_norm").c_str());
-  }
-
-  at::Tensor run_block(at::Tensor x, const at::Tensor& e, int64_t block) const {
+  at::Tensor run_block(at::Tensor x, int64_t block) const {
     const int64_t sequences = x.size(0), length = x.size(1), dim = config_.head_dim();
-    const auto parts = normed(x, e, block, "attn")
+    const auto parts = (norm(x, config_.norm_eps) * weight(block, "attn_norm"))
                            .matmul(weight(block, "wqkv"))
                            .split_with_sizes({config_.heads * dim, config_.kv_heads * dim, config_.kv_heads * dim}, -1);
     const auto heads = [&](const at::Tensor& columns) {
@@ -120,7 +119,8 @@ class Reference {
         (q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(dim))).masked_fill(future, -INFINITY);
     const auto attended = scores.softmax(-1).matmul(v).transpose(1, 2).flatten(2);
     x = x + attended.matmul(weight(block, "wp1"));
-    const auto gate_up = normed(x, e, block, "mlp").matmul(weight(block, "wgu")).chunk(2, -1);
+    const auto gate_up =
+        (norm(x, config_.norm_eps) * weight(block, "mlp_norm")).matmul(weight(block, "wgu")).chunk(2, -1);
     return x + (at::silu(gate_up[0]) * gate_up[1]).matmul(weight(block, "wp2"));
   }
 

@@ -1,4 +1,4 @@
-#include "bench/schedule_bound.h"
+#include "lab/schedule_bound.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// The minimum time of a step: the critical path of a schedule, which bench wan compares with measured steps.
+// The minimum time of a step: the critical path of a schedule. `bench wan` compares it with measured steps,
+// `lab speedrun` computes with it.
 #pragma once
 
 #include <vector>

@@ -1,0 +1,356 @@
+// lab speedrun: how many steps, and how much time over slow links, a recipe needs to reach the loss of a dense model.
+// The rules follow Protocol NanoGPT, at the size of this machine (docs/experiments.md). Every run is trained in this
+// process; the time of a step is computed: each stage has a core of its own, with measured compute times, and links of
+// the given rate and delay carry packets of the real sizes. `bench wan` shows that real steps take that long.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "base/files.h"
+#include "base/result.h"
+#include "base/rng.h"
+#include "base/sha256.h"
+#include "base/units.h"
+#include "boundary/sizes.h"
+#include "config/config_file.h"
+#include "lab/lab.h"
+#include "lab/plot.h"
+#include "lab/schedule_bound.h"
+#include "model/fill.h"
+#include "net/packet.h"
+#include "optim/optimizer.h"
+#include "pipeline/corpus_table.h"
+#include "pipeline/in_process.h"
+#include "pipeline/stage_worker.h"
+#include "text/prepare.h"
+
+namespace thinpipe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kEvalEvery = 25;
+constexpr double kDelay_s = 0.05;
+constexpr double kSlowdown = 100;  // of the dense baseline's step, by its links
+
+struct Entry {
+  std::string name;
+  std::vector<std::string> settings;
+};
+
+// Eight stages of one block. The sizes give each stage a few hundred milliseconds of work per step.
+std::vector<std::string> common_settings(const SpeedrunOptions& options) {
+  return {"model.d=256",
+          "model.blocks=8",
+          "model.heads=4",
+          "pipeline.stages=8",
+          "data.vocab=2048",
+          "train.seq_len=128",
+          "train.microbatch=4",
+          "train.microbatches=8",
+          "subspace.rank=12",
+          "train.eval_every=25",
+          "train.eval_sequences=128",
+          "subspace.update_every=0",
+          fmt::format("train.steps={}", options.steps),
+          fmt::format("data.corpus={}", options.corpus)};
+}
+
+std::vector<Entry> entries() {
+  return {{"dense", {"model.mode=dense", "boundary.pack=bf16"}},
+          {"dense, table", {"model.mode=dense", "boundary.pack=bf16", "model.table=corpus"}},
+          {"llama", {"model.recipe=llama"}},
+          {"fast", {"model.recipe=fast"}}};
+}
+
+// ---- training ----
+
+struct Curve {
+  int64_t parameters = 0;
+  double bytes_per_token = 0;  // per cut, both directions
+  std::vector<double> losses;  // after every kEvalEvery steps; the last is that of the end
+  double final_loss() const { return losses.back(); }
+  // The first evaluation at which the loss is at most `target`, in steps.
+  std::optional<int64_t> steps_to(double target) const {
+    for (size_t i = 0; i < losses.size(); ++i) {
+      if (losses[i] <= target) return static_cast<int64_t>(i + 1) * kEvalEvery;
+    }
+    return std::nullopt;
+  }
+};
+
+Curve train(const RunConfig& config, const PreparedCorpus& corpus, const std::string& name) {
+  CorpusBatches batches(corpus, config.train);
+  InProcessPipeline pipeline(config, corpus.vocab, batches, corpus_table(config, corpus).take());
+  const int64_t windows = std::min(config.train.eval_sequences, batches.validation_windows());
+  const SystemClock clock;
+  const auto start = clock.now();
+  Curve curve;
+  curve.parameters = pipeline.parameter_count();
+  double bytes = 0;
+  for (int64_t step = 0; step < config.train.steps; ++step) {
+    bytes += static_cast<double>(bytes_of(pipeline.step(step).stages));
+    if ((step + 1) % kEvalEvery != 0) continue;
+    curve.losses.push_back(pipeline.validate(windows));
+    const double left_s = seconds(clock.now() - start) / static_cast<double>(step + 1) *
+                          static_cast<double>(config.train.steps - step - 1);
+    fmt::print(stderr, "{}, seed {}: step {}/{}, validation loss {:.4f}, {} left for this run\n", name,
+               config.train.seed, step + 1, config.train.steps, curve.losses.back(),
+               format_duration(std::chrono::round<std::chrono::seconds>(std::chrono::duration<double>(left_s))));
+  }
+  curve.bytes_per_token = bytes / static_cast<double>(config.train.steps * tokens_per_step(config.train)) /
+                          static_cast<double>(config.pipeline.stages - 1);
+  return curve;
+}
+
+// A finished run is kept in a file that is named after its config, so an interrupted table continues where it was.
+Curve train_or_recall(const RunConfig& config, const PreparedCorpus& corpus, const std::string& name) {
+  const auto folder = data_dir() / "lab" / "speedrun";
+  const auto path = folder / (sha256_hex(to_toml(config) + corpus.id).substr(0, 24) + ".json");
+  if (const auto text = read_file(path)) {
+    const auto kept = Json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
+    if (kept.is_object() && kept.contains("losses")) {
+      return {kept.at("parameters"), kept.at("bytes_per_token"), kept.at("losses")};
+    }
+  }
+  const auto curve = train(config, corpus, name);
+  make_directories(folder).take();
+  const Json kept{{"name", name},
+                  {"seed", config.train.seed},
+                  {"parameters", curve.parameters},
+                  {"bytes_per_token", curve.bytes_per_token},
+                  {"losses", curve.losses}};
+  write_file_atomically(path, kept.dump() + "\n").take();
+  return curve;
+}
+
+// ---- the time of a step ----
+
+// CPU seconds of this thread: what the work would take on a core of its own, also while others use the machine.
+double thread_s() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct StageTimes {
+  double forward_s, backward_s, update_s;
+};
+
+// The least of a few tries of one microbatch and one update, on one thread.
+StageTimes time_stage(const RunConfig& config, int64_t vocab, int64_t number, const TokenBatch& batch) {
+  constexpr int kTries = 5;
+  const auto range = blocks_of_stage(config, number);
+  auto model = config.model;
+  model.table.clear();  // any table takes the same time
+  Stage stage(model, vocab, range, config.train.precision, config.train.seed, at::Device("cpu"));
+  Optimizer optimizer(config.optim, config.train.steps, stage.parameters());
+  const std::vector<int64_t> shape{batch.sequences() * batch.length(), config.model.boundary_width()};
+  const auto stream = fill_random(CounterRng(1, "stream"), shape, 1.0, stage.options());
+  const auto grad = fill_random(CounterRng(1, "grad"), shape, 1e-5, stage.options());
+  StageTimes least{1e9, 1e9, 1e9};
+  for (int i = 0; i < kTries; ++i) {
+    stage.parameters().zero_grad();
+    const double start = thread_s();
+    auto pass = stage.forward(batch, range.has_embedding() ? at::Tensor() : stream, 1e-5);
+    const double middle = thread_s();
+    stage.backward(std::move(pass), range.has_head() ? at::Tensor() : grad.clone());
+    const double end = thread_s();
+    optimizer.squared_norm();
+    optimizer.apply(i, 1.0);
+    least.update_s = std::min(least.update_s, thread_s() - end);
+    least.forward_s = std::min(least.forward_s, middle - start);
+    least.backward_s = std::min(least.backward_s, end - middle);
+  }
+  return least;
+}
+
+class StepTime {
+ public:
+  StepTime(const RunConfig& config, const PreparedCorpus& corpus) : config_(config), vocab_(corpus.vocab) {
+    at::set_num_threads(1);
+    const auto batch = CorpusBatches(corpus, config.train).training(0, 0).take();
+    // All stages between the first and the last do the same work.
+    const int64_t last = config.pipeline.stages - 1;
+    const auto first = time_stage(config, vocab_, 0, batch), middle = time_stage(config, vocab_, 1, batch),
+               end = time_stage(config, vocab_, last, batch);
+    for (int64_t i = 0; i <= last; ++i) {
+      const auto& times = i == 0 ? first : i == last ? end : middle;
+      times_.forward_s.push_back(times.forward_s);
+      times_.backward_s.push_back(times.backward_s);
+      update_s_ = std::max(update_s_, times.update_s);
+    }
+  }
+
+  // rate in bits per second; 0: links that take no time at all.
+  double over(double rate) const {
+    const auto sizes = boundary_sizes(config_, vocab_);
+    const auto link = [&](size_t bytes) {
+      const double bits = 8.0 * static_cast<double>(bytes + kFrameOverheadBytes);
+      return rate > 0 ? LinkTimes{bits / rate, kDelay_s} : LinkTimes{0, 0};
+    };
+    const auto stages = config_.pipeline.stages;
+    auto times = times_;
+    times.forward.assign(static_cast<size_t>(stages - 1), link(sizes.forward));
+    times.backward.assign(static_cast<size_t>(stages - 1), link(sizes.backward));
+    const double hop_s = (link(sizes.forward).transfer_s + link(sizes.backward).transfer_s) / 2 + link(0).delay_s;
+    const auto warmup =
+        covering_warmup(stages, config_.train.microbatches, times.forward_s[1] + times.backward_s[1], hop_s);
+    std::vector<std::vector<Pass>> order;
+    for (int64_t i = 0; i < stages; ++i) {
+      order.push_back(passes(ScheduleKind::k1f1b, static_cast<size_t>(i), stages, config_.train.microbatches, warmup));
+    }
+    return schedule_bound_s(order, times) + update_s_;
+  }
+
+ private:
+  const RunConfig& config_;
+  int64_t vocab_;
+  ScheduleTimes times_;
+  double update_s_ = 0;
+};
+
+// The rate at which a step takes kSlowdown times as long as over links that take no time.
+double slow_rate(const StepTime& step) {
+  const double wanted_s = kSlowdown * step.over(0);
+  double low = 1e3, high = 1e12;
+  while (high / low > 1.0001) {
+    const double middle = std::sqrt(low * high);
+    (step.over(middle) > wanted_s ? low : high) = middle;
+  }
+  return high;
+}
+
+// ---- the table ----
+
+struct Row {
+  std::string name;
+  RunConfig config;
+  std::vector<Curve> curves;  // per seed
+  double step_s = 0;          // over the slow links
+  double step_free_s = 0;     // over links that take no time
+
+  // Mean over the seeds of the steps to the loss that `dense` has at its end with the same seed; none if one of them
+  // does not reach it.
+  std::optional<double> steps(const Row& dense) const {
+    double sum = 0;
+    for (size_t i = 0; i < curves.size(); ++i) {
+      const auto steps = curves[i].steps_to(dense.curves[i].final_loss());
+      if (!steps) return std::nullopt;
+      sum += static_cast<double>(*steps);
+    }
+    return sum / static_cast<double>(curves.size());
+  }
+  double mean_loss() const {
+    double sum = 0;
+    for (const auto& curve : curves) sum += curve.final_loss();
+    return sum / static_cast<double>(curves.size());
+  }
+};
+
+Json show(const Row& row, const Row& dense) {
+  const auto steps = row.steps(dense);
+  const double dense_steps = *dense.steps(dense), dense_s = dense_steps * dense.step_s;
+  const double fp32_bytes = 8.0 * static_cast<double>(row.config.model.d);
+  const auto sizes = boundary_sizes(row.config, row.config.data.vocab);
+  const auto tokens = static_cast<double>(row.config.train.microbatch * row.config.train.seq_len);
+  Json json{{"name", row.name},
+            {"parameters", row.curves[0].parameters},
+            {"final_loss", row.mean_loss()},
+            {"final_losses", Json::array()},
+            {"bytes_per_token_forward", static_cast<double>(sizes.forward) / tokens},
+            {"bytes_per_token_backward", static_cast<double>(sizes.backward) / tokens},
+            {"compression_vs_fp32", fp32_bytes / row.curves[0].bytes_per_token},
+            {"step_s", row.step_s},
+            {"step_unlimited_s", row.step_free_s},
+            {"steps", nullptr},
+            {"steps_over_dense", nullptr},
+            {"t_over_dense", nullptr},
+            {"t_over_dense_unlimited", nullptr}};
+  for (const auto& curve : row.curves) json["final_losses"].push_back(curve.final_loss());
+  if (steps) {
+    json["steps"] = *steps;
+    json["steps_over_dense"] = *steps / dense_steps;
+    json["t_over_dense"] = *steps * row.step_s / dense_s;
+    json["t_over_dense_unlimited"] = *steps * row.step_s / (dense_steps * dense.step_free_s);
+  }
+  const auto cell = [&](const char* key, int digits) {
+    return json[key].is_null() ? std::string("-") : fmt::format("{:.{}f}", json[key].get<double>(), digits);
+  };
+  fmt::print("{:<12} {:>10} {:>8} {:>6} {:>7} {:>6.1f} / {:<6.1f} {:>6.0f}x {:>8.3f} {:>8} {:>9}\n", row.name,
+             row.curves[0].parameters, cell("final_loss", 4), cell("steps", 0), cell("steps_over_dense", 3),
+             json["bytes_per_token_forward"].get<double>(), json["bytes_per_token_backward"].get<double>(),
+             json["compression_vs_fp32"].get<double>(), row.step_s, cell("t_over_dense", 4),
+             cell("t_over_dense_unlimited", 3));
+  return json;
+}
+
+// The losses of the first seed. The plot leaves out the steep beginning, which all rows have in common.
+Plot curves_of(const std::vector<Row>& rows) {
+  Plot plot{"validation loss, one seed", "steps", "nats per token", {}};
+  for (const auto& row : rows) {
+    Series series{row.name, {}};
+    const auto& losses = row.curves.front().losses;
+    for (size_t i = losses.size() / 6; i < losses.size(); ++i) {
+      series.points.emplace_back(static_cast<double>((static_cast<int64_t>(i) + 1) * kEvalEvery), losses[i]);
+    }
+    plot.series.push_back(std::move(series));
+  }
+  return plot;
+}
+
+}  // namespace
+
+void lab_speedrun(const SpeedrunOptions& options) {
+  std::vector<Row> rows;
+  std::optional<PreparedCorpus> corpus;
+  for (const auto& entry : entries()) {
+    Row row{entry.name, {}, {}, 0, 0};
+    for (int64_t seed = 1; seed <= options.seeds; ++seed) {
+      auto settings = common_settings(options);
+      settings.insert(settings.end(), entry.settings.begin(), entry.settings.end());
+      settings.insert(settings.end(), options.settings.begin(), options.settings.end());
+      settings.push_back(fmt::format("train.seed={}", seed));
+      row.config = parse_config("", "the speedrun", settings);
+      if (!corpus) corpus = prepare_corpus(row.config.data, data_dir());
+      row.curves.push_back(train_or_recall(row.config, *corpus, entry.name));
+    }
+    rows.push_back(std::move(row));
+  }
+  std::vector<StepTime> times;
+  for (const auto& row : rows) times.emplace_back(row.config, *corpus);
+  const double rate = slow_rate(times[0]);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].step_free_s = times[i].over(0);
+    rows[i].step_s = times[i].over(rate);
+  }
+
+  const auto& dense = rows[0];
+  const auto& config = dense.config;
+  fmt::print("d = {}, {} blocks in {} stages, {} tokens a step, {} steps, {} seed(s), links of {} and {:.0f} ms\n",
+             config.model.d, config.model.blocks, config.pipeline.stages, tokens_per_step(config.train),
+             config.train.steps, options.seeds, format_rate(static_cast<uint64_t>(rate)), 1000 * kDelay_s);
+  fmt::print("{:<12} {:>10} {:>8} {:>6} {:>7} {:>15} {:>7} {:>8} {:>8} {:>9}\n", "", "parameters", "loss", "steps",
+             "/dense", "bytes/token f/b", "vs fp32", "step s", "T/dense", "unlimited");
+  Json result;
+  result["rate_bits_per_s"] = std::llround(rate);
+  result["rows"] = Json::array();
+  double noise = 0;
+  for (const auto& row : rows) {
+    result["rows"].push_back(show(row, dense));
+    for (const auto& curve : row.curves) noise = std::max(noise, std::abs(curve.final_loss() - row.mean_loss()));
+  }
+  fmt::print("largest distance of a seed's loss from its row's mean: {:.4f}\n", noise);
+  result["noise"] = noise;
+  if (!options.svg.empty()) write_file_atomically(options.svg, to_svg(curves_of(rows))).take();
+  if (options.json) fmt::print("{}\n", result.dump());
+}
+
+}  // namespace thinpipe
