@@ -362,15 +362,35 @@ Compares the loss and every gradient, in float64 and with each pack.)");
 Trains with row-wise and with plain AdamW and prints how much of the weights left the subspace.)");
   optimizer.callback([json] { lab_optimizer(*json); });
 
-  auto minutes = std::make_shared<double>(3.0);
+  auto options = std::make_shared<LabDefaultOptions>();
   auto& defaults = lab.command("default", "Compare the default model with its dense counterpart");
-  defaults.number("--minutes", *minutes, 0.05, 10000.0, "minutes of training per model");
-  defaults.json_flag(*json);
+  defaults.number("--minutes", options->minutes, 0.05, 10000.0, "minutes of training per model");
+  defaults.value("--recipe", options->recipe, one_of({"llama", "fast"}), "model.recipe of the subspace model");
+  defaults.set_option(options->settings, "override a config key of both models; may be repeated");
+  defaults.add_flag("--same-table", options->same_table,
+                    "also train a dense model whose embedding starts with the subspace model's token table");
+  defaults.json_flag(options->json);
   defaults.footer(R"(Examples:
   $ thinpipe lab default                        # three minutes each
   $ thinpipe lab default --minutes 30 --json
+  $ thinpipe lab default --recipe fast --set model.d=512
 Trains both, one after the other, and prints their validation losses and bytes per token.)");
-  defaults.callback([json, minutes] { lab_default(*minutes, *json); });
+  defaults.callback([options] { lab_default(*options); });
+
+  auto speedrun_options = std::make_shared<SpeedrunOptions>();
+  auto& speedrun = lab.command("speedrun", "Steps and time to a dense model's loss over slow links");
+  speedrun.number("--seeds", speedrun_options->seeds, 1, 100, "runs per row, with different seeds");
+  speedrun.number("--steps", speedrun_options->steps, 25, 1'000'000, "steps of every run");
+  speedrun.value("--corpus", speedrun_options->corpus, kFile, "kjv, a text or .jsonl file, or a folder of them");
+  speedrun.set_option(speedrun_options->settings, "override a config key of all rows; may be repeated");
+  speedrun.value("--svg", speedrun_options->svg, kFile, "file for a plot of the validation losses");
+  speedrun.json_flag(speedrun_options->json);
+  speedrun.footer(R"(Examples:
+  $ thinpipe lab speedrun                       # two seeds of every row
+  $ thinpipe lab speedrun --seeds 1 --steps 100 # a quick look
+  $ thinpipe lab speedrun --corpus texts --json
+Finished runs are kept: an interrupted table continues where it was.)");
+  speedrun.callback([speedrun_options] { lab_speedrun(*speedrun_options); });
 }
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }

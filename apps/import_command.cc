@@ -57,6 +57,8 @@ RunConfig config_for(const ImportArguments& arguments, const ModelFiles& files, 
   sizes.mode = ModelMode::kDense;
   sizes.subspace = model.subspace;
   sizes.init_std = model.init_std;
+  sizes.recipe = model.recipe;
+  sizes.table = model.table;
   if (sizes != model || config.data.vocab != files.vocab()) {
     throw UserError("--set: the imported model decides the sizes in [model] and data.vocab; leave them out");
   }
@@ -64,9 +66,6 @@ RunConfig config_for(const ImportArguments& arguments, const ModelFiles& files, 
     throw UserError("--set data.tokenizer: the imported model brings its own tokenizer; leave it out");
   }
   if (config.model.is_subspace() == dense) throw UserError("--set model.mode: use --mode dense or --mode subspace");
-  if (!dense && config.model.subspace.norm == NormForm::kSplit) {
-    throw UserError("--set subspace.norm=split: would change what the imported model computes; leave it \"joint\"");
-  }
   return config;
 }
 

@@ -17,7 +17,8 @@ void export_model(const ExportArguments&) { throw NeedsTorch(); }
 void import_model(const ImportArguments&) { throw NeedsTorch(); }
 void lab_exactness(bool) { throw NeedsTorch(); }
 void lab_optimizer(bool) { throw NeedsTorch(); }
-void lab_default(double, bool) { throw NeedsTorch(); }
+void lab_default(const LabDefaultOptions&) { throw NeedsTorch(); }
+void lab_speedrun(const SpeedrunOptions&) { throw NeedsTorch(); }
 void bench_table(const BenchTableOptions&, bool) { throw NeedsTorch(); }
 void bench_wan(const BenchWanOptions&, bool) { throw NeedsTorch(); }
 void bench_join(const std::string&, bool) { throw NeedsTorch(); }

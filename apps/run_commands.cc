@@ -124,7 +124,7 @@ void show_run(const std::string& name) {
   if (const auto origin = read_file(run / "origin.txt"))
     fmt::print("origin: {}\n", one_line(origin.value().substr(0, origin.value().find('\n'))));
   std::error_code ignored;
-  if (const auto& hash = config.model.subspace.table; !hash.empty()) {
+  if (const auto& hash = config.model.table; !hash.empty()) {
     const auto table = table_path(run, hash);
     const auto bytes = std::filesystem::file_size(table, ignored);
     fmt::print("token table: {} ({})\n", table.string(), ignored ? "missing" : format_size(bytes));

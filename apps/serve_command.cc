@@ -13,6 +13,7 @@
 #include "net/addresses.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
+#include "pipeline/table_file.h"
 #include "run/coordinator/serve.h"
 #include "run/run_changes.h"
 #include "run/worker/worker.h"
@@ -46,6 +47,7 @@ void serve(const ServeArguments& arguments) {
                                                  : load_config(arguments.config, arguments.overrides, defaults);
     check_boundary(config);
     folder = create_run_folder(arguments.run_dir, config).take();
+    bring_table(folder, config, std::filesystem::path(arguments.config).parent_path()).take();
     fmt::print("run: {}\n", folder.string());
     std::fflush(stdout);
   }

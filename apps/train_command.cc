@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "pipeline/batches.h"
+#include "pipeline/corpus_table.h"
 #include "pipeline/in_process.h"
 #include "pipeline/progress.h"
 #include "pipeline/run_corpus.h"
@@ -82,23 +83,36 @@ void conclude(const RunConfig& config, const PreparedCorpus& corpus, const std::
              corpus.manifest.train_unigram_entropy);
 }
 
-// A run with its own token table needs the table's file in its folder before it begins.
-void require_table(const std::string& folder, const RunConfig& config, int64_t vocab) {
-  const auto& hash = config.model.subspace.table;
-  if (hash.empty()) return;
-  if (folder.empty()) {
-    throw UserError(fmt::format(
-        "subspace.table = \"{0}\": needs a run folder that holds tables/{0}.safetensors; name it with --run-dir",
-        hash));
-  }
-  (void)table_of_run(folder, config, vocab).take();
+std::filesystem::path folder_of_config(const TrainArguments& arguments) {
+  return std::filesystem::path(arguments.config).parent_path();
 }
 
-void train_here(const TrainArguments& arguments, const RunConfig& config, bool live) {
-  const auto corpus = prepared(config, live);
-  CorpusBatches batches(corpus, config.train);
-  require_table(arguments.run_dir, config, corpus.vocab);
-  auto folder = RunFolder::create(arguments.run_dir, config).take();
+// A config that names a file for its token table needs that file in the folder of the run before it begins, or beside
+// the config, as in the folder of the run that the config came from.
+void require_table(const TrainArguments& arguments, const RunConfig& config, int64_t vocab) {
+  const auto& hash = config.model.table;
+  if (hash.empty() || hash == kTableFromCorpus) return;
+  std::error_code ignored;
+  if (!arguments.config.empty() && std::filesystem::exists(table_path(folder_of_config(arguments), hash), ignored)) {
+    (void)table_of_run(folder_of_config(arguments), config, vocab).take();
+    return;
+  }
+  if (arguments.run_dir.empty()) {
+    throw UserError(
+        fmt::format("model.table = \"{0}\": needs tables/{0}.safetensors beside the config file, or in a run folder "
+                    "that is named with --run-dir; \"corpus\" makes a new table",
+                    hash));
+  }
+  (void)table_of_run(arguments.run_dir, config, vocab).take();
+}
+
+void train_here(const TrainArguments& arguments, const RunConfig& wanted, bool live) {
+  const auto corpus = prepared(wanted, live);
+  CorpusBatches batches(corpus, wanted.train);
+  require_table(arguments, wanted, corpus.vocab);
+  auto folder = RunFolder::create(arguments.run_dir, wanted).take();
+  bring_table(folder.path(), wanted, folder_of_config(arguments)).take();
+  const auto config = settle_table(folder.path(), wanted, corpus).take();
   keep_corpus(folder.path(), corpus).take();
   introduce(config, corpus, folder.path());
   const SystemClock clock;
@@ -144,8 +158,10 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
 int begin(const TrainArguments& arguments, const RunConfig& config, bool live) {
   const auto corpus = prepared(config, live);
   const CorpusBatches checked(corpus, config.train);  // refuses a corpus that is too short before the run begins
-  require_table(arguments.run_dir, config, corpus.vocab);
-  return train_as_processes(create_run_folder(arguments.run_dir, config).take(), config, corpus, live);
+  require_table(arguments, config, corpus.vocab);
+  const auto folder = create_run_folder(arguments.run_dir, config).take();
+  bring_table(folder, config, folder_of_config(arguments)).take();
+  return train_as_processes(folder, settle_table(folder, config, corpus).take(), corpus, live);
 }
 
 // Everything is checked before it is written into the run.

@@ -63,10 +63,12 @@ Rule some_text() {
   return for_a<std::string>("text that is not empty", [](const std::string& value) { return !value.empty(); });
 }
 
-Rule hash_or_nothing() {
-  return for_a<std::string>("64 lower-case hex digits, or empty text", [](const std::string& digits) {
-    return digits.empty() || (digits.size() == 64 && digits.find_first_not_of("0123456789abcdef") == std::string::npos);
-  });
+Rule table_source() {
+  const auto test = [](const std::string& text) {
+    const bool hash = text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+    return text.empty() || text == kTableFromCorpus || hash;
+  };
+  return for_a<std::string>("\"corpus\", empty text, or 64 lower-case hex digits", test, {kTableFromCorpus});
 }
 
 Rule device() {
@@ -205,6 +207,9 @@ void add_model(Table& table) {
       table, "model", [](auto& config) -> auto& { return config.model; }, "The transformer.");
   add("mode", &C::mode, one_of<ModelMode>(),
       "type of model: a dense LLaMA, or one whose residual stream stays in a shared subspace");
+  add("recipe", &C::recipe, one_of<Recipe>(),
+      "the defaults of a subspace model; llama: it can be exported as a plain LLaMA; fast: it reaches a loss in fewer "
+      "steps, with token tables per stage, and only thinpipe can use it");
   add("d", &C::d, whole(1, 65536), "width of the residual stream");
   add("blocks", &C::blocks, whole(1, 4096), "number of transformer blocks, L");
   add("heads", &C::heads, whole(1, 1024), "number of query heads; must divide d");
@@ -219,6 +224,12 @@ void add_model(Table& table) {
   add("qk_norm", &C::qk_norm, truth(), "normalise queries and keys before attention");
   add("norm_eps", &C::norm_eps, from(kLeastEps, 1), "added to the mean square in every norm");
   add("init_std", &C::init_std, above(0, 10), "standard deviation of the initial weights");
+  add("table", &C::table, table_source(),
+      "where the token table comes from, which a subspace model keeps and a dense one starts its embedding with; "
+      "corpus: from the training text, when the run begins; empty: random numbers; SHA-256 of its rows: the file "
+      "tables/HASH.safetensors in the run's folder (docs/checkpoints.md)",
+      "`corpus` for a subspace model, else empty",
+      [](RunConfig& config) { config.model.table = config.model.is_subspace() ? kTableFromCorpus : ""; });
 }
 
 void add_data(Table& table) {
@@ -311,7 +322,10 @@ void add_subspace(Table& table) {
   add("full_rank_tail", &C::full_rank_tail, whole(0, 4096),
       "number of blocks at the end with dense output projections, n; the last stage must hold all of them");
   add("anchors", &C::anchors, one_of<Anchors>(),
-      "fixed: one frozen token table that all stages share; stage: a trainable table per group of blocks");
+      "fixed: one frozen token table that all stages share; stage: a trainable table per group of blocks",
+      "`stage` with model.recipe = \"fast\", else `fixed`", [](RunConfig& config) {
+        config.model.subspace.anchors = config.model.is_fast() ? Anchors::kStage : Anchors::kFixed;
+      });
   add("anchor_groups", &C::anchor_groups, list_of_whole(1, 4096, 4096),
       "blocks per trainable table; other cuts may join groups later, but not split one",
       "the cuts if anchors = \"stage\", else empty", [](RunConfig& config) {
@@ -320,12 +334,15 @@ void add_subspace(Table& table) {
           config.model.subspace.anchor_groups = blocks_per_stage(config);
         }
       });
-  add("norm", &C::norm, one_of<NormForm>(),
-      "joint: RMSNorm of the sum of coordinates and anchor; split: of each of the two");
+  add("previous", &C::previous, one_of<Previous>(),
+      "what the anchor says about the previous token; table: its row of a second trainable table, with anchors = "
+      "\"stage\" only",
+      "`table` with model.recipe = \"fast\" and anchors = \"stage\", else `none`", [](RunConfig& config) {
+        auto& subspace = config.model.subspace;
+        const bool both = config.model.is_fast() && subspace.anchors == Anchors::kStage;
+        subspace.previous = both ? Previous::kTable : Previous::kNone;
+      });
   add("anchor_std", &C::anchor_std, above(0, 1000), "standard deviation of the token table");
-  add("table", &C::table, hash_or_nothing(),
-      "SHA-256 of the token table's rows, for a run that has its own as tables/HASH.safetensors in its folder "
-      "(docs/checkpoints.md); empty: made from the seed");
   add("input", &C::input, one_of<InputForm>(), "how blocks read the stream; auto: whichever costs less per microbatch");
   add("zero_init", &C::zero_init, truth(), "start the output coordinates at 0");
   add("update_every", &C::update_every, whole(0, 10'000'000), "steps between updates of the subspace; 0: never");

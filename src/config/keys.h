@@ -31,9 +31,11 @@ inline constexpr auto kWords<Pack> = words("fp64", "fp32", "bf16", "fp16", "int8
 template <>
 inline constexpr auto kWords<ModelMode> = words("dense", "subspace");
 template <>
+inline constexpr auto kWords<Recipe> = words("llama", "fast");
+template <>
 inline constexpr auto kWords<Anchors> = words("fixed", "stage");
 template <>
-inline constexpr auto kWords<NormForm> = words("joint", "split");
+inline constexpr auto kWords<Previous> = words("none", "table");
 template <>
 inline constexpr auto kWords<InputForm> = words("auto", "table", "direct");
 template <>

@@ -26,6 +26,7 @@ ParameterSpec gain_spec(std::string name, std::string unit, int64_t width) {
 ParameterSpec embedding_spec(const ModelConfig& model, int64_t vocab) {
   ParameterSpec spec{"embedding", "embedding", ParameterKind::kEmbedding, {vocab, model.d}};
   spec.std = model.init_std;
+  if (!model.is_subspace() && !model.table.empty()) spec.first = FirstValues::kFixedTable;
   if (model.is_subspace()) {
     spec.name = "embedding_coordinates";
     spec.kind = ParameterKind::kEmbeddingCoordinates;
@@ -61,7 +62,6 @@ class BlockSpecs {
 
   void add_reader(std::string_view norm, std::string_view weight, std::vector<int64_t> columns) {
     add_gain(fmt::format("{}_norm", norm), model_.d);
-    if (subspace_ && model_.subspace.norm == NormForm::kSplit) add_gain(fmt::format("{}_anchor_norm", norm), model_.d);
     int64_t width = 0;
     for (const int64_t part : columns) width += part;
     ParameterSpec spec{name(weight), unit(), ParameterKind::kMatrix, {model_.d, width}, std::move(columns)};
@@ -103,6 +103,10 @@ std::vector<ParameterSpec> model_spec(const ModelConfig& model, int64_t vocab, B
                      ParameterKind::kEmbedding,
                      {vocab, model.d}});
       all.back().first = FirstValues::kFixedTable;
+      if (model.subspace.previous == Previous::kNone) continue;
+      all.push_back(all.back());
+      all.back().name = fmt::format("previous.{}", group.number);
+      all.back().first = FirstValues::kZeros;
     }
   }
   for (int64_t index = range.first; index < range.last; ++index) BlockSpecs(model, index, all).add();

@@ -20,8 +20,8 @@ enum class ParameterKind {
   kEmbeddingCoordinates,  // E: (V, k), represents E U^T
 };
 
-// Initial values of a parameter: normal numbers with `std`, drawn by (seed, name); ones; or the rows of T_fixed.
-enum class FirstValues { kNormal, kOnes, kFixedTable };
+// Initial values of a parameter: normal numbers with `std`, drawn by (seed, name); zeros; ones; or the rows of T_fixed.
+enum class FirstValues { kNormal, kZeros, kOnes, kFixedTable };
 
 // How a tensor group divides a parameter among its members: not at all, by columns (within each column block), or by
 // rows.

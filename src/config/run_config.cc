@@ -81,11 +81,6 @@ void check_subspace(const RunConfig& config) {
       throw UserError(
           "optim.kind = \"row_adamw\": needs model.mode = \"subspace\"; a dense model takes \"adamw\" or \"muon\"");
     }
-    if (!subspace.table.empty()) {
-      throw UserError(
-          fmt::format("subspace.table = \"{}\": needs model.mode = \"subspace\", a dense model has no frozen table",
-                      subspace.table));
-    }
     return;
   }
   if (subspace.rank > model.d) {
@@ -112,7 +107,13 @@ void check_subspace(const RunConfig& config) {
   }
   if (subspace.anchors == Anchors::kStage) {
     check_anchor_groups(config);
-  } else if (!subspace.anchor_groups.empty()) {
+    return;
+  }
+  if (subspace.previous == Previous::kTable) {
+    throw UserError(
+        "subspace.previous = \"table\": needs subspace.anchors = \"stage\", one pair of tables per group of blocks");
+  }
+  if (!subspace.anchor_groups.empty()) {
     throw UserError(
         fmt::format("subspace.anchor_groups = {}: needs subspace.anchors = \"stage\", fixed anchors have no groups",
                     toml_text(subspace.anchor_groups)));

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/link_shape.h"
 
 namespace thinpipe {
 
@@ -22,10 +22,12 @@ enum class LrSchedule { kConstant, kCosine, kLinear, kWsd };
 enum class Pack { kFp64, kFp32, kBf16, kFp16, kInt8, kInt4, kInt2 };
 
 enum class ModelMode { kDense, kSubspace };
+// What a subspace model is made for: to be exported as a plain LLaMA, or to reach a loss soonest.
+enum class Recipe { kLlama, kFast };
 // The token table that the stream is anchored to: the shared frozen T_fixed, or a trainable one per anchor group.
 enum class Anchors { kFixed, kStage };
-// RMSNorm of the sum c U^T + e, or of each of the two parts.
-enum class NormForm { kJoint, kSplit };
+// What the anchor says about the previous token: nothing, or its row of a second trainable table per anchor group.
+enum class Previous { kNone, kTable };
 // How a block multiplies its input: through the anchor table, by lifting to d first, or the cheaper of the two (METHOD
 // 1b).
 enum class InputForm { kAuto, kTable, kDirect };
@@ -39,9 +41,8 @@ struct SubspaceConfig {
   int64_t full_rank_tail = 1;  // n: the last n blocks carry x and have dense output projections
   Anchors anchors = Anchors::kFixed;
   std::vector<int64_t> anchor_groups;  // blocks per anchor table with anchors = "stage"; default: the cuts
-  NormForm norm = NormForm::kJoint;
+  Previous previous = Previous::kNone;
   double anchor_std = 0.3;
-  std::string table;  // SHA-256 of T_fixed's rows, if the run's folder has a file of them; empty: made from the seed
   InputForm input = InputForm::kAuto;
   bool zero_init = false;      // A1, A2 start at zero
   int64_t update_every = 500;  // steps between updates of U; 0: never
@@ -50,25 +51,34 @@ struct SubspaceConfig {
   bool operator==(const SubspaceConfig&) const = default;
 };
 
+inline constexpr const char* kTableFromCorpus = "corpus";
+
 // [model]. Symbols as in docs\d, L (blocks), V (vocab, in [data]).
 struct ModelConfig {
   ModelMode mode = ModelMode::kSubspace;
-  int64_t d = 320;          // width of the residual stream
-  int64_t blocks = 4;       // L
-  int64_t heads = 4;        // query heads; divides d
-  int64_t kv_heads = 4;     // key/value heads; divides heads
-  int64_t mlp_width = 864;  // SwiGLU's inner width
+  Recipe recipe = Recipe::kLlama;  // decides the defaults of other keys, and nothing else
+  int64_t d = 320;                 // width of the residual stream
+  int64_t blocks = 4;              // L
+  int64_t heads = 4;               // query heads; divides d
+  int64_t kv_heads = 4;            // key/value heads; divides heads
+  int64_t mlp_width = 864;         // SwiGLU's inner width
   Positions positions = Positions::kRope;
   double rope_base = 10000.0;
   double position_scale = 0.3;  // factor on sinusoidal positions, whose root mean square is 0.71
   bool qk_norm = false;
   double norm_eps = 1e-5;
   double init_std = 0.02;
+  // Where the token table comes from, which is T_fixed of a subspace model and the first embedding of a dense one.
+  // Empty: the seed; a SHA-256 of its rows: a file in the run's folder; kTableFromCorpus: the training text, and then
+  // the hash takes the word's place when the run begins (pipeline/corpus_table.h). A config file that does not say
+  // means kTableFromCorpus in a subspace model.
+  std::string table;
 
   SubspaceConfig subspace;
 
   int64_t head_dim() const { return d / heads; }
   bool is_subspace() const { return mode == ModelMode::kSubspace; }
+  bool is_fast() const { return is_subspace() && recipe == Recipe::kFast; }
   // The first block whose stream is x instead of coordinates.
   int64_t first_dense_block() const { return is_subspace() ? blocks - subspace.full_rank_tail : 0; }
   // Width of the vectors that cross a cut. In a subspace model it is k at every cut: only the last stage lifts to x.
@@ -198,19 +208,10 @@ int64_t default_mlp_width(int64_t d);
 // and what would be right. With these ranges no count of values, bytes or tokens of a valid config overflows int64.
 void validate(const RunConfig& config);
 
-// The limits on one direction of a cut.
-struct DirectionSettings {
-  uint64_t rate_bits_per_s = 0;  // 0: unlimited
-  Duration delay{0};
-  Duration jitter{0};
-
-  bool shapes() const { return rate_bits_per_s > 0 || delay.count() > 0 || jitter.count() > 0; }
-  bool operator==(const DirectionSettings&) const = default;
-};
-
+// The limits on the two directions of a cut.
 struct CutSettings {
-  DirectionSettings forward;   // from the earlier stage to the later one
-  DirectionSettings backward;  // from the later stage to the earlier one
+  LinkShape forward;   // from the earlier stage to the later one
+  LinkShape backward;  // from the later stage to the earlier one
 
   bool operator==(const CutSettings&) const = default;
 };

@@ -13,9 +13,7 @@ std::unique_ptr<StreamReader> make_reader(const ModelConfig& config, int64_t ind
                                           const char* weight, bool subspace, bool wide_gradient,
                                           ParameterSet& parameters) {
   const auto named = [&](const std::string& part) { return fmt::format("blocks.{}.{}", index, part); };
-  const ReaderParameters mine{&parameters.at(named(fmt::format("{}_norm", norm))),
-                              parameters.find(named(fmt::format("{}_anchor_norm", norm))),
-                              &parameters.at(named(weight))};
+  const ReaderParameters mine{&parameters.at(named(fmt::format("{}_norm", norm))), &parameters.at(named(weight))};
   return subspace ? make_subspace_reader(config, mine, wide_gradient) : make_dense_reader(config, mine);
 }
 

@@ -1,7 +1,7 @@
-// T_fixed, the frozen full-rank token table (METHOD 1). Every node makes the rows it needs from the run's seed; a run
-// that started from an imported model has the rows in a file instead. With a seed, row t is anchor_std * unit_variance
-// of stream ("t_fixed" + t), element by element (docs/rng.md); the product is rounded to double and then to the run's
-// type.
+// T_fixed, the frozen full-rank token table (METHOD 1). It is given, as read from a file
+// (pipeline/table_file.h), or every node makes the rows it needs from the run's seed. With a seed, row t is anchor_std
+// * unit_variance of stream ("t_fixed" + t), element by element (docs/rng.md); the product is rounded to double and
+// then to the run's type.
 #pragma once
 
 #include <ATen/core/Tensor.h>

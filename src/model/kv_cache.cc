@@ -9,7 +9,8 @@
 
 namespace thinpipe {
 
-KvCache::KvCache(const ModelConfig& config, int64_t capacity, const at::TensorOptions& options) : capacity_(capacity) {
+KvCache::KvCache(const ModelConfig& config, int64_t capacity, const at::TensorOptions& options)
+    : capacity_(capacity), ids_(at::empty({capacity}, options.dtype(at::kLong))) {
   if (config.positions == Positions::kRope) {
     rope_ = make_rope_table(capacity, config.head_dim(), config.rope_base, options);
   }
@@ -48,9 +49,13 @@ at::Tensor KvCache::attend(int64_t block, const at::Tensor& qkv, const Attention
   return output.view({shape.heads, rows, hd}).transpose(0, 1).reshape({rows, shape.query_width()});
 }
 
-void KvCache::grow(int64_t rows) {
+void KvCache::grow(const at::Tensor& ids) {
+  const int64_t rows = ids.size(0);
   TP_CHECK(rows <= capacity_ - length_, "{} more tokens in a cache of {} that holds {}", rows, capacity_, length_);
+  ids_.narrow(0, length_, rows).copy_(ids);
   length_ += rows;
 }
+
+at::Tensor KvCache::last_id() const { return length_ > 0 ? ids_.narrow(0, length_ - 1, 1) : at::Tensor(); }
 
 }  // namespace thinpipe

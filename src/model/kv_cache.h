@@ -30,7 +30,9 @@ class KvCache {
   // qkv: (rows, q + k + v), rotated, of the tokens after those read so far -> (rows, heads * head_dim). Each row
   // attends to all tokens up to itself.
   at::Tensor attend(int64_t block, const at::Tensor& qkv, const AttentionShape& shape);
-  void grow(int64_t rows);
+  void grow(const at::Tensor& ids);  // (rows) int64
+  // The last token read, (1) int64; undefined before the first.
+  at::Tensor last_id() const;
 
  private:
   struct Entry {
@@ -39,6 +41,7 @@ class KvCache {
 
   int64_t capacity_;
   int64_t length_ = 0;
+  at::Tensor ids_;  // (capacity) int64, of the tokens read
   std::optional<RopeTable> rope_;
   std::vector<Entry> blocks_;
 };

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
+#include <vector>
 
 #include "config/run_config.h"
 #include "model/anchors.h"
@@ -35,13 +35,12 @@ struct BlockContext {
 
 // What a read saves for its backward pass. Which fields are used depends on the form.
 struct ReadPass {
-  at::Tensor stream;   // x (BT, d) or c (BT, k)
-  at::Tensor x;        // (BT, d) direct: the input of the norm (split: c U^T alone)
-  at::Tensor h;        // (BT, d) dense and direct: the product's left operand
-  at::Tensor a, b;     // (BT) the norms' scales: of the coordinates and of the anchor; equal if joint
-  at::Tensor m;        // (k, n) table: U^T diag(g) W
-  at::Tensor table;    // (u, n) table: (e o g) W of the distinct tokens
-  at::Tensor p_table;  // (T, n) table, sinusoidal positions: the same for the positions
+  at::Tensor stream;               // x (BT, d) or c (BT, k)
+  at::Tensor x;                    // (BT, d) direct: the input of the norm
+  at::Tensor h;                    // (BT, d) dense and direct: the product's left operand
+  at::Tensor scale;                // (BT) of the norm
+  at::Tensor m;                    // (k, n) table: U^T diag(g) W
+  std::vector<at::Tensor> tables;  // (u, n) each; table: (e o g) W of the rows of each part of the anchor
 };
 
 class StreamReader {
@@ -53,11 +52,9 @@ class StreamReader {
   virtual void backward(const at::Tensor& dy, const BlockContext& context, const ReadPass& pass, at::Tensor& grad) = 0;
 };
 
-// The parameters of a read: gains "NAME_norm" (and "NAME_anchor_norm"), weight `weight`.
 struct ReaderParameters {
-  Parameter* gain;         // (d)
-  Parameter* anchor_gain;  // (d), norm = split only
-  Parameter* weight;       // (d, n)
+  Parameter* gain;    // (d)
+  Parameter* weight;  // (d, n)
 };
 
 std::unique_ptr<StreamReader> make_dense_reader(const ModelConfig& config, ReaderParameters parameters);

@@ -17,8 +17,8 @@ namespace {
 
 std::shared_ptr<const FixedTable> make_fixed_table(const ModelConfig& config, int64_t vocab, uint64_t seed,
                                                    const at::Tensor& given, const at::TensorOptions& options) {
-  if (!config.is_subspace()) return nullptr;
   if (given.defined()) return std::make_shared<const FixedTable>(given, options);
+  if (!config.is_subspace()) return nullptr;
   return std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, options);
 }
 
@@ -28,6 +28,8 @@ at::Tensor first_value(const ParameterSpec& spec, uint64_t seed, const FixedTabl
   switch (spec.first) {
     case FirstValues::kNormal:
       return fill_random(CounterRng(seed, spec.name), spec.shape, spec.std, options);
+    case FirstValues::kZeros:
+      return at::zeros(spec.shape, options);
     case FirstValues::kOnes:
       return at::ones(spec.shape, options);
     case FirstValues::kFixedTable:
@@ -46,10 +48,10 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
       options_(at::TensorOptions().dtype(storage_type(precision)).device(device)) {
   TP_CHECK(0 <= range.first && range.first < range.last && range.last <= range.total, "empty stage [{}, {}) of {}",
            range.first, range.last, range.total);
-  TP_CHECK(!table.defined() || (!config.subspace.table.empty() && table.size(0) == vocab && table.size(1) == config.d),
+  TP_CHECK(!table.defined() || (!config.table.empty() && table.size(0) == vocab && table.size(1) == config.d),
            "a token table, but the config does not name one");
-  if (!table.defined() && config.is_subspace() && !config.subspace.table.empty()) {
-    throw UserError(fmt::format("subspace.table = \"{}\": the table is missing", config.subspace.table));
+  if (!table.defined() && !config.table.empty() && (config.is_subspace() || range.has_embedding())) {
+    throw UserError(fmt::format("model.table = \"{}\": the table is missing", config.table));
   }
   const auto fixed = make_fixed_table(config, vocab, seed, table, options_);
   for (const auto& spec : model_spec(config, vocab, range)) {
@@ -101,7 +103,11 @@ at::Tensor Stage::run(const at::Tensor& ids, const at::Tensor& input, const Bloc
                       bool keep) const {
   TP_CHECK(input.defined() != range_.has_embedding(), "only the first stage has no input");
   auto stream = range_.has_embedding() ? embed(ids, context) : input;
-  if (subspace_) pass.anchors = subspace_->anchor_rows(ids, context.shape.length, context.first_position());
+  if (subspace_) {
+    const auto before = context.cache != nullptr ? context.cache->last_id() : at::Tensor();
+    pass.anchors =
+        subspace_->anchor_rows(index_anchors(config_, ids, context.shape.length, context.first_position(), before));
+  }
   if (keep) pass.blocks.resize(blocks_.size());
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int64_t index = range_.first + static_cast<int64_t>(i);
@@ -147,7 +153,7 @@ at::Tensor Stage::extend(const at::Tensor& ids, KvCache& cache) const {
            cache.capacity() - cache.length());
   StagePass pass;
   auto x = run(ids, {}, context_for(1, rows, &cache), pass, /*keep=*/false);
-  cache.grow(rows);
+  cache.grow(ids);
   return x;
 }
 

@@ -42,7 +42,7 @@ struct StagePass {
 
 class Stage {
  public:
-  // `table`: T_fixed, (V, d) float32 as read by pipeline/table_file.h, if and only if subspace.table names one. Throws
+  // `table`: T_fixed, (V, d) float32 as read by pipeline/table_file.h, if and only if model.table names one. Throws
   // UserError if it is missing.
   Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
         const at::Device& device, const at::Tensor& table = {});

@@ -16,7 +16,8 @@ SubspaceSide::SubspaceSide(const ModelConfig& config, BlockRange range, uint64_t
   set_basis(make_basis(seed, config.d, config.subspace.rank));
   for (const auto& group : anchor_groups(config, range)) {
     starts_.push_back(group.first);
-    tables_.emplace_back(config, fixed, parameters.find(fmt::format("anchors.{}", group.number)));
+    tables_.emplace_back(config, fixed, parameters.find(fmt::format("anchors.{}", group.number)),
+                         parameters.find(fmt::format("previous.{}", group.number)));
   }
 }
 
@@ -26,13 +27,13 @@ void SubspaceSide::set_basis(Basis basis) {
   u_ = basis_.u.to(options_.device(), options_.dtype().toScalarType());
 }
 
-std::vector<AnchorRows> SubspaceSide::anchor_rows(const at::Tensor& inputs, int64_t length, int64_t first) const {
+std::vector<AnchorRows> SubspaceSide::anchor_rows(const AnchorIndex& index) const {
   std::vector<AnchorRows> rows;
-  for (const auto& table : tables_) rows.push_back(table.rows(inputs, length, u_, first));
+  for (const auto& table : tables_) rows.push_back(table.rows(index, u_));
   return rows;
 }
 
-void SubspaceSide::anchors_backward(const std::vector<AnchorRows>& rows) {
+void SubspaceSide::anchors_backward(std::vector<AnchorRows>& rows) {
   for (size_t i = 0; i < tables_.size(); ++i) tables_[i].backward(rows[i], u_);
 }
 
@@ -46,7 +47,7 @@ at::Tensor SubspaceSide::lift(const at::Tensor& c, const AnchorRows& rows) const
 }
 
 void SubspaceSide::lift_backward_to_anchors(const at::Tensor& grad, AnchorRows& rows) const {
-  if (rows.trainable()) rows.d_e.index_add_(0, rows.tokens.inverse, grad);
+  if (rows.trainable()) rows.add_gradient(grad);
 }
 
 void SubspaceSide::begin_step(bool gather) {

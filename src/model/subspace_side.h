@@ -27,9 +27,9 @@ class SubspaceSide {
   const at::Tensor& u() const { return u_; }  // in the run's type
   void set_basis(Basis basis);
 
-  // One AnchorRows per group of the stage, in order; `first` is the position of a sequence's first token.
-  std::vector<AnchorRows> anchor_rows(const at::Tensor& inputs, int64_t length, int64_t first = 0) const;
-  void anchors_backward(const std::vector<AnchorRows>& rows);
+  // One AnchorRows per group of the stage, in order.
+  std::vector<AnchorRows> anchor_rows(const AnchorIndex& index) const;
+  void anchors_backward(std::vector<AnchorRows>& rows);
   // The index in that list of the group that block `index` reads (index L: the head of a model without a tail).
   size_t group_of(int64_t index) const;
 

@@ -173,9 +173,11 @@ class Importer {
     // Uses the rounded E, so that the table compensates for the rounding.
     imported_.table = (embedding - e.to(at::kDouble).mm(imported_.basis.t())).to(at::kFloat);
     if (model_.subspace.anchors == Anchors::kStage) {
-      // The table of a group starts as the shared one.
+      // The table of a group starts as the shared one, that of the previous token at zero.
       for (const auto& group : anchor_groups(model_, whole_model(model_))) {
         imported_.parameters.emplace_back(fmt::format("anchors.{}", group.number), imported_.table);
+        if (model_.subspace.previous == Previous::kNone) continue;
+        imported_.parameters.emplace_back(fmt::format("previous.{}", group.number), at::zeros_like(imported_.table));
       }
     }
     return {};
@@ -195,9 +197,6 @@ LlamaShape plain_shape(const RunConfig& config) {
     refuse(fmt::format("model.positions = \"{}\"", to_string(model.positions)), "a LLaMA's positions are \"rope\"");
   }
   if (model.qk_norm) refuse("model.qk_norm = true", "a LLaMA does not normalise queries and keys");
-  if (model.is_subspace() && model.subspace.norm == NormForm::kSplit) {
-    refuse("subspace.norm = \"split\"", "a LLaMA normalises the whole stream, like norm = \"joint\"");
-  }
   if (model.is_subspace() && model.subspace.anchors == Anchors::kStage) {
     refuse("subspace.anchors = \"stage\"",
            "a LLaMA adds a token's row only once, at the embedding, like anchors = \"fixed\"");
@@ -254,7 +253,6 @@ Result<at::Tensor> dense_parameter(const LlamaShape& shape, const LlamaValues& v
 }
 
 Result<ImportedModel> import_llama(const LlamaShape& shape, const LlamaValues& values, const ModelConfig& model) {
-  TP_CHECK(!model.is_subspace() || model.subspace.norm == NormForm::kJoint, "a LLaMA has the joint norm");
   return Importer(shape, values, model).run();
 }
 

@@ -1,5 +1,5 @@
-// Conversion between our models and a plain LLaMA. Export: a subspace model with fixed anchors and the joint norm is a
-// plain LLaMA once it is merged (METHOD 1): embedding = T_fixed + E U^T, o_proj = A1 U^T, down_proj = A2 U^T. Import: a
+// Conversion between our models and a plain LLaMA. Export: a subspace model with fixed anchors is a plain LLaMA
+// once it is merged (METHOD 1): embedding = T_fixed + E U^T, o_proj = A1 U^T, down_proj = A2 U^T. Import: a
 // plain LLaMA is our dense model, with other names and transposed matrices.
 #pragma once
 
@@ -17,8 +17,8 @@
 
 namespace thinpipe {
 
-// Throws UserError for features that a plain LLaMA does not have: sinusoidal positions, a norm of q and k, the split
-// norm, trainable anchors.
+// Throws UserError for features that a plain LLaMA does not have: sinusoidal positions, a norm of q and k,
+// trainable anchors.
 LlamaShape plain_shape(const RunConfig& config);
 
 // The values of the merged model, computed in float64 and rounded once. `files` must outlive the result. Throws like
@@ -47,7 +47,7 @@ struct ImportedModel {
 // Converts a plain LLaMA to the initial weights of a run. A dense model takes the values unchanged. A subspace model
 // projects the output projections onto the k directions that hold most of all of them together, which loses a part; the
 // rest of the embedding becomes the frozen table, so the embedding loses nothing (METHOD 1). `model`:
-// dense_model_of(shape), or a subspace model of the same sizes with norm = "joint". Returns the errors of `values`.
+// dense_model_of(shape), or a subspace model of the same sizes. Returns the errors of `values`.
 Result<ImportedModel> import_llama(const LlamaShape& shape, const LlamaValues& values, const ModelConfig& model);
 
 }  // namespace thinpipe

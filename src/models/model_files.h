@@ -28,7 +28,7 @@ struct ModelFiles {
   // Takes the names of docs/model.md, and "basis" (float64). Returns the tensor on the CPU, in the file's type. An
   // error names what is missing.
   std::function<Result<at::Tensor>(const std::string& name)> parameter;
-  at::Tensor table = {};  // T_fixed, if subspace.table names one (pipeline/table_file.h)
+  at::Tensor table = {};  // T_fixed, if model.table names one (pipeline/table_file.h)
 
   int64_t vocab() const { return config.data.vocab; }
   int64_t context() const { return config.train.seq_len; }

@@ -95,19 +95,21 @@ Result<std::filesystem::path> create_run_folder(const std::filesystem::path& pat
 RunFolder::~RunFolder() {
   if (metrics_ && !metrics_->empty()) return;
   std::error_code ignored;
-  for (auto path = made_.rbegin(); path != made_.rend(); ++path) std::filesystem::remove(*path, ignored);
+  for (auto path = made_.rbegin(); path != made_.rend(); ++path) std::filesystem::remove_all(*path, ignored);
 }
 
 Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
   std::error_code ignored;
   const auto there = [&](const char* name) { return !path.empty() && std::filesystem::exists(path / name, ignored); };
-  const bool new_folder = !there(""), new_tokenizer = !there("tokenizer.model"), new_id = !there("corpus_id");
+  const bool new_folder = !there(""), new_tokenizer = !there("tokenizer.model"), new_id = !there("corpus_id"),
+             new_tables = !there("tables");
   RunFolder run;
   run.path_ = TRY(create_run_folder(path, config));
   if (new_folder) run.made_.push_back(run.path_);
   run.made_.push_back(run.path_ / "config.toml");
   if (new_tokenizer) run.made_.push_back(run.path_ / "tokenizer.model");  // made later by keep_corpus
   if (new_id) run.made_.push_back(run.path_ / "corpus_id");
+  if (new_tables) run.made_.push_back(run.path_ / "tables");  // made later by settle_table
   for (auto* log : {&run.metrics_, &run.timing_}) {
     const auto file = run.path_ / (log == &run.metrics_ ? "metrics.jsonl" : "timing.jsonl");
     auto created = TRY(LineLog::create(file));

@@ -45,7 +45,8 @@ std::string new_run_name();
 Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config);
 
 // The folder of a run in one process. A run that ends before its first line of metrics would only be in the way of the
-// next attempt, so the destructor then removes what create() and keep_corpus() have made, and the folder if it was new.
+// next attempt, so the destructor then removes what create(), keep_corpus() and settle_table() have made, and the
+// folder if it was new.
 class RunFolder {
  public:
   // create_run_folder, and the two logs.

@@ -14,7 +14,7 @@ std::string seed_numbers_sha256(const RunConfig& config, int64_t vocab) {
   if (!model.is_subspace()) return "";
   Sha256 hash;
   hash.update(basis_hash(make_basis(config.train.seed, model.d, model.subspace.rank)));
-  if (model.subspace.table.empty()) {
+  if (model.table.empty()) {
     const FixedTable table(config.train.seed, vocab, model.d, model.subspace.anchor_std, at::kFloat);
     hash.update(table.sample_hash());
   }

@@ -1,6 +1,6 @@
-// T_fixed as a file (METHOD 1). A run that started from an imported model has its frozen token table as
+// T_fixed as a file (METHOD 1). A run whose table does not come from the seed has it as
 // tables/HASH.safetensors: one tensor "t_fixed" (V, d) of float32. HASH is FixedTable::hash(), SHA-256 over the rows as
-// little-endian float32. subspace.table holds it, so the config is enough to check a file.
+// little-endian float32. model.table holds it, so the config is enough to check a file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,6 +18,9 @@ namespace thinpipe {
 Result<at::Tensor> load_table(const std::filesystem::path& path, const RunConfig& config, int64_t vocab);
 // The same for the folder of a run; undefined if the config names no table.
 Result<at::Tensor> table_of_run(const std::filesystem::path& folder, const RunConfig& config, int64_t vocab);
+
+// Copies the table that the config names from another folder, unless `folder` has it or the other one has not.
+Status bring_table(const std::filesystem::path& folder, const RunConfig& config, const std::filesystem::path& other);
 
 // Saves (V, d) float32 and returns its hash. The file is on the disk when it returns.
 Result<std::string> save_table(const std::filesystem::path& folder, const at::Tensor& table);

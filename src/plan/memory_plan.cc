@@ -45,9 +45,15 @@ struct Sizes {
   double qkv() const { return q + 2 * kv; }
 };
 
-// The largest number of distinct tokens in a microbatch for which the anchor table is used; 0 if it never is.
+// The most rows that the parts of a microbatch's anchors can have together (model/anchors.h).
+double most_anchor_rows(const ModelConfig& model, const Sizes& s) {
+  const double tables = model.subspace.previous == Previous::kNone ? 1 : 2;
+  return tables * std::min(s.rows, s.vocab) + (model.positions == Positions::kSinusoidal ? s.length : 0);
+}
+
+// The largest number of those rows for which the anchor table is used; 0 if it never is.
 double most_table_rows(const ModelConfig& model, const Sizes& s) {
-  const double distinct = std::min(s.rows, s.vocab);
+  const double distinct = most_anchor_rows(model, s);
   if (model.subspace.input == InputForm::kTable) return distinct;
   if (model.subspace.input == InputForm::kDirect) return 0;
   return std::clamp(distinct_where_direct_is_cheaper(s.rows, s.d, s.k), 0.0, distinct);
@@ -59,8 +65,7 @@ double kept_by_block(const ModelConfig& model, const Sizes& s, bool subspace) {
   if (model.qk_norm) kept += s.rows * (s.q + s.kv + 2 * s.heads);
   if (!subspace) return kept + 4 * s.rows * s.d;
   const double direct = 4 * s.rows * s.d;
-  const double positions = model.positions == Positions::kSinusoidal ? s.length : 0;
-  const double table = (s.k + most_table_rows(model, s) + positions) * (s.qkv() + 2 * s.m);
+  const double table = (s.k + most_table_rows(model, s)) * (s.qkv() + 2 * s.m);
   const bool may_read_directly = model.subspace.input != InputForm::kTable;
   return kept + 2 * s.rows * s.k + std::max(may_read_directly ? direct : 0.0, table);
 }
@@ -77,8 +82,8 @@ double used_by_block(const Sizes& s, bool subspace, double table_rows) {
 // Anchor rows of one group for one microbatch (model/anchors.h).
 double kept_by_anchors(const ModelConfig& model, const Sizes& s) {
   const double copies = model.subspace.anchors == Anchors::kStage ? 2 : 1;  // with a gradient
-  const double positions = model.positions == Positions::kSinusoidal ? s.length * s.d : 0;
-  return copies * (std::min(s.rows, s.vocab) * s.d + s.rows * (s.k + 1)) + positions + 8 * s.rows;
+  constexpr double kMostParts = 3;
+  return copies * (most_anchor_rows(model, s) * s.d + s.rows * (s.k + 1)) + kMostParts * 8 * s.rows;
 }
 
 double activation_bytes(const RunConfig& config, const Sizes& s, BlockRange blocks, double in_flight) {
@@ -119,7 +124,7 @@ void add_subspace(const RunConfig& config, const Sizes& s, BlockRange blocks, Me
   const auto& model = config.model;
   if (!model.is_subspace()) return;
   double table = s.vocab * s.d * s.number;
-  if (model.subspace.table.empty()) {
+  if (model.table.empty()) {
     if (table > static_cast<double>(kMostFixedTableBytes)) table = 0;
   } else if (s.number > 4) {
     table += s.vocab * s.d * 4;  // as it was read

@@ -51,8 +51,8 @@ Status check_basis(const ModelConfig& model, const at::Tensor& basis) {
 Status check_table(const RunConfig& config, int64_t vocab, const at::Tensor& table) {
   const auto& model = config.model;
   if (!table.defined()) {
-    if (model.subspace.table.empty()) return {};
-    return Error{fmt::format("subspace.table = \"{}\": the table was not given", model.subspace.table)};
+    if (model.table.empty()) return {};
+    return Error{fmt::format("model.table = \"{}\": the table was not given", model.table)};
   }
   if (!model.is_subspace()) return Error{"a dense model has no token table, and one was given"};
   const std::vector<int64_t> shape{vocab, model.d};
@@ -161,7 +161,7 @@ Status write_store(const fs::path& work, const std::string& run, const PreparedC
 
 Status write_run(const fs::path& work, RunConfig config, const PreparedCorpus& corpus, const FirstWeights& weights,
                  const std::string& origin) {
-  if (weights.table.defined()) config.model.subspace.table = TRY(save_table(work, weights.table));
+  if (weights.table.defined()) config.model.table = TRY(save_table(work, weights.table));
   FirstCheckpoint checkpoint(work, config, corpus, weights);
   TRY(checkpoint.write());
   TRY(write_store(work, checkpoint.run(), corpus, origin));

@@ -23,7 +23,7 @@ struct FirstWeights {
 // Makes the run in `folder` and returns its path. The folder must be missing or empty; "" makes a new one under
 // data_dir()/runs, named by the time. `thinpipe train --resume` and `serve --run` resume it. The parameters must be
 // exactly those of the config's model, with their shapes, and finite; an error names the first that is not. Sets the
-// run's subspace.table to the table's hash, whatever the config says. `origin` tells people where the weights come
+// run's model.table to the table's hash, whatever the config says. `origin` tells people where the weights come
 // from; it becomes origin.txt. The folder appears whole or not at all. Throws UserError if the config or the corpus
 // cannot make a run.
 Result<std::filesystem::path> begin_run_from(const std::filesystem::path& folder, const RunConfig& config,

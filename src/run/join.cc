@@ -71,16 +71,17 @@ double rate_of(size_t bytes, double taken_s, double round_trip_s) {
   return 8.0 * static_cast<double>(bytes) / std::max(1e-4, taken_s - round_trip_s);
 }
 
-// Measures the seconds of one microbatch's forward and backward through these blocks; the best of a few.
+// Measures the seconds of one microbatch's forward and backward through these blocks; the best of a few. Only one
+// sequence goes through, and counts for all: the run may be waiting for this machine.
 double time_blocks(const RunConfig& config, int64_t vocab, BlockRange range) {
   auto model = config.model;
-  model.subspace.table.clear();  // any table takes the same time
+  model.table.clear();  // any table takes the same time
   Stage stage(model, vocab, range, config.train.precision, config.train.seed, device_of(config.train));
-  const int64_t sequences = config.train.microbatch, length = config.train.seq_len;
+  const int64_t length = config.train.seq_len;
   const bool narrow = model.is_subspace() && range.first <= model.first_dense_block();
   const int64_t width = narrow ? model.subspace.rank : model.d;
-  const auto stream = [&] { return at::full({sequences * length, width}, 0.01, stage.options()); };
-  const TokenBatch batch{at::zeros({sequences, length + 1}, stage.options().dtype(at::kLong))};
+  const auto stream = [&] { return at::full({length, width}, 0.01, stage.options()); };
+  const TokenBatch batch{at::zeros({1, length + 1}, stage.options().dtype(at::kLong))};
   const SystemClock clock;
   double best = 0;
   for (int i = 0; i < kMeasureRepeats; ++i) {
@@ -91,10 +92,10 @@ double time_blocks(const RunConfig& config, int64_t vocab, BlockRange range) {
     const double taken = seconds(clock.now() - begin);
     best = i == 0 ? taken : std::min(best, taken);
   }
-  return best;
+  return best * static_cast<double>(config.train.microbatch);
 }
 
-// Runs one microbatch through one block of the run's size, and one through the head, with the run's number of threads.
+// Runs a sequence through one block of the run's size, and one through the head, with the run's number of threads.
 // Allocates memory for both, so check the memory first.
 control::Machine measure_machine(const RunConfig& config, int64_t vocab) {
   control::Machine machine;

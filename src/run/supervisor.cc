@@ -103,7 +103,7 @@ class Supervisor {
   // Links the token table into the worker's folder, so that it need not be downloaded. If that fails, the worker asks
   // the coordinator for it.
   void lend_table(const std::filesystem::path& folder) {
-    const auto& hash = run_.config.model.subspace.table;
+    const auto& hash = run_.config.model.table;
     if (hash.empty() || !make_directories(table_path(folder, hash).parent_path())) return;
     std::error_code ignored;
     std::filesystem::create_hard_link(table_path(run_.folder, hash), table_path(folder, hash), ignored);

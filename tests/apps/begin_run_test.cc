@@ -30,8 +30,11 @@ using Json = nlohmann::json;
 class BeginRun : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
     test::write_small_run(program_);
+    // Weights are given here, and the table if there is one: by default it comes from the seed.
+    auto config = read_file(program_ / "small.toml").take();
+    config.insert(config.find("d = 32"), "table = \"\"\n");
+    test::write_file(program_ / "small.toml", config);
     use({});
   }
 
@@ -112,7 +115,7 @@ TEST_F(BeginRun, DenseFromTheSeedsWeights_IsTheOrdinaryRun) {
 }
 
 TEST_F(BeginRun, TrainableAnchorsOfAnotherType_IsTheOrdinaryRun) {
-  const Arguments anchors{"subspace.anchors=stage", "subspace.norm=split", "pipeline.stages=2"};
+  const Arguments anchors{"subspace.anchors=stage", "subspace.previous=table", "pipeline.stages=2"};
   const auto expected = ordinary(anchors);
   use(anchors);
   auto weights = seeds_weights();
@@ -221,7 +224,7 @@ TEST_F(BeginRun, WeightsThatDoNotFitTheModel_AreRefused) {
     EXPECT_EQ(said.find(message), 0u) << said;
   }
   auto config = config_;
-  config_.model.subspace.table = std::string(64, 'a');
+  config_.model.table = std::string(64, 'a');
   EXPECT_NE(refusal(good).find("the table was not given"), std::string::npos);
   config_ = config;
 
@@ -268,7 +271,7 @@ class TableOfARun : public BeginRun {
     weights.table = seeds_table();
     return begin(name, weights);
   }
-  std::string hash_of(const fs::path& run) const { return load_config(run / "config.toml").model.subspace.table; }
+  std::string hash_of(const fs::path& run) const { return load_config(run / "config.toml").model.table; }
   fs::path table_of(const fs::path& run) const { return table_path(run, hash_of(run)); }
 
   void expect_refused(const fs::path& run, const std::string& reason) {
@@ -292,13 +295,13 @@ TEST_F(TableOfARun, InOneProcess_GivesTheSameBitsAsNoTable) {
   const auto expected = ordinary();
   const auto run = program_ / "one";
   const auto hash = save_table(run, seeds_table()).take();
-  const auto outcome = program_.run(small_run(run, {"subspace.table=" + hash}, {"--in-process"}));
+  const auto outcome = program_.run(small_run(run, {"model.table=" + hash}, {"--in-process"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   test::expect_same_result(run, expected);
   // And as processes from the start.
   const auto other = program_ / "many";
   (void)save_table(other, seeds_table()).take();
-  const auto many = program_.run(small_run(other, {"subspace.table=" + hash}));
+  const auto many = program_.run(small_run(other, {"model.table=" + hash}));
   EXPECT_EQ(many.exit_code, 0) << many.err;
   test::expect_same_result(other, expected);
 }
@@ -312,10 +315,10 @@ TEST_F(TableOfARun, Missing_NewRunIsRefused) {
     test::expect_one_line(outcome, parts);
   };
   for (const Arguments& more : {Arguments{}, Arguments{"--in-process"}}) {
-    Arguments arguments{"train", "small.toml", "--set", "subspace.table=" + hash};
+    Arguments arguments{"train", "small.toml", "--set", "model.table=" + hash};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    fails(arguments, {"subspace.table", "--run-dir"});
-    fails(small_run(program_ / "new", {"subspace.table=" + hash}, more), {"is missing", hash});
+    fails(arguments, {"model.table", "--run-dir"});
+    fails(small_run(program_ / "new", {"model.table=" + hash}, more), {"is missing", hash});
   }
   EXPECT_FALSE(fs::exists(program_ / "new"));
   EXPECT_FALSE(fs::exists(program_.data() / "runs"));
@@ -386,7 +389,7 @@ TEST_F(TableOfARun, DifferentFromTheNamedOne_StopsTheStart) {
   expect_refused(run, "its rows have the hash");
   fs::remove(path);
   EXPECT_NE(program_.run({"show", run.string()}).out.find("(missing)"), std::string::npos);
-  expect_refused(run, "is missing, but subspace.table names it");
+  expect_refused(run, "is missing, but model.table names it");
   test::write_file(path, bytes);
   EXPECT_EQ(program_.run({"train", "--resume", run.string()}).exit_code, 0);
 }

@@ -290,8 +290,8 @@ TEST_F(Models, Export_OfWhatALlamaCannotExpress_IsRefusedWithTheReason) {
   };
   const std::vector<Case> cases{{{"model.positions=sinusoidal"}, "model.positions"},
                                 {{"model.qk_norm=true"}, "model.qk_norm"},
-                                {{"subspace.norm=split"}, "subspace.norm"},
-                                {{"subspace.anchors=stage"}, "subspace.anchors"}};
+                                {{"subspace.anchors=stage"}, "subspace.anchors"},
+                                {{"model.recipe=fast"}, "subspace.anchors"}};
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto run = "run" + std::to_string(i);
     auto settings = cases[i].settings;
@@ -344,7 +344,6 @@ TEST_F(Models, MistakesAreNamedInOneLine) {
   expect_refused(program_, {"import", "nowhere"}, {"nowhere", "config.json"});
   expect_refused(program_, {"import", "hf", "--set", "model.d=64"}, {"[model]", "imported model"});
   expect_refused(program_, {"import", "hf", "--set", "model.mode=subspace"}, {"--mode"});
-  expect_refused(program_, {"import", "hf", "--mode", "subspace", "--set", "subspace.norm=split"}, {"subspace.norm"});
   auto config = Json::parse(read_file(program_ / "hf" / "config.json").take());
   config["max_position_embeddings"] = 1;
   write_file(program_ / "hf" / "config.json", config.dump());

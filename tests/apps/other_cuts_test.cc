@@ -23,10 +23,7 @@ const Arguments kSlow = {"train.steps=24", "link.delay=60ms"};
 
 class OtherCuts : public testing::Test {
  protected:
-  void SetUp() override {
-    if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
-    test::write_small_run(program_);
-  }
+  void SetUp() override { test::write_small_run(program_); }
 
   // Training losses by step, and the validation losses.
   static std::map<std::string, double> losses_of(const fs::path& run) {

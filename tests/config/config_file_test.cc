@@ -21,9 +21,29 @@ std::string refusal(std::string_view text, std::vector<std::string> overrides = 
   return test::user_error([&] { parse(text, std::move(overrides)); });
 }
 
-TEST(ConfigFile, EmptyTextGivesTheDefaults) { EXPECT_EQ(parse(""), RunConfig{}); }
+// A config that is not read from a file needs no corpus for its table.
+RunConfig defaults() {
+  RunConfig config;
+  config.model.table = kTableFromCorpus;
+  return config;
+}
 
-TEST(ConfigFile, DefaultTomlGivesTheDefaults) { EXPECT_EQ(load_config("configs/default.toml"), RunConfig{}); }
+TEST(ConfigFile, EmptyTextGivesTheDefaults) { EXPECT_EQ(parse(""), defaults()); }
+
+TEST(ConfigFile, DefaultTomlGivesTheDefaults) { EXPECT_EQ(load_config("configs/default.toml"), defaults()); }
+
+TEST(ConfigFile, TheFastRecipeChangesDefaultsThatAreNotGiven) {
+  auto fast = parse("[model]\nrecipe = \"fast\"\n").model;
+  EXPECT_EQ(fast.subspace.anchors, Anchors::kStage);
+  EXPECT_EQ(fast.subspace.previous, Previous::kTable);
+  EXPECT_EQ(fast.subspace.anchor_groups, (std::vector<int64_t>{1, 1, 1, 1}));
+  const auto given = parse("", {"model.recipe=fast", "subspace.previous=none"}).model;
+  EXPECT_EQ(given.subspace.anchors, Anchors::kStage);
+  EXPECT_EQ(given.subspace.previous, Previous::kNone);
+  const auto fixed = parse("", {"model.recipe=fast", "subspace.anchors=fixed"}).model;
+  EXPECT_EQ(fixed.subspace.previous, Previous::kNone);
+  EXPECT_NE(refusal("", {"subspace.previous=table"}).find("needs subspace.anchors = \"stage\""), std::string::npos);
+}
 
 TEST(ConfigFile, ReadsEveryType) {
   const RunConfig config = parse(R"(
@@ -121,8 +141,8 @@ TEST(ConfigFile, RefusesUnknownNamesAndNamesTheNearest) {
        "unknown key pipeline.xyzzyplugh in x.toml:2: [pipeline] has stages, cuts, schedule"},
       {"[model]\n\"a\\nb\" = 1",
        {},
-       "unknown key model.a\\u000ab in x.toml:2: [model] has mode, d, blocks, heads, kv_heads, mlp_width, "
-       "positions, rope_base, position_scale, qk_norm, norm_eps, init_std"},
+       "unknown key model.a\\u000ab in x.toml:2: [model] has mode, recipe, d, blocks, heads, kv_heads, mlp_width, "
+       "positions, rope_base, position_scale, qk_norm, norm_eps, init_std, table"},
       {"d = 3", {}, "unknown key d in x.toml:1: needs to be in a section, did you mean model.d?"},
       {"", {"model.blokcs=2"}, "unknown key model.blokcs on the command line: did you mean model.blocks?"},
       {"", {"modle.d=2"}, "unknown section [modle] on the command line: did you mean [model]?"},
@@ -251,8 +271,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       EXPECT_NE(said.find(" on the command line: needs "), std::string::npos) << said;
     }
     // A rank of 1 fits every d that is tried.
-    for (const char* value : good)
-      EXPECT_EQ(refusal("[subspace]\nrank = 1", {fmt::format("{}={}", key, value)}), "");
+    for (const char* value : good) EXPECT_EQ(refusal("[subspace]\nrank = 1", {fmt::format("{}={}", key, value)}), "");
   }
 }
 
@@ -323,8 +342,7 @@ TEST(ConfigFile, LoadRefusesAHugeFile) {
   const auto path = folder / "large.toml";
   std::ofstream(path) << "#";
   std::filesystem::resize_file(path, (1 << 20) + 1);
-  EXPECT_EQ(test::user_error([&] { load_config(path); }),
-            path.string() + " has 1MiB: a config file has at most 1MiB");
+  EXPECT_EQ(test::user_error([&] { load_config(path); }), path.string() + " has 1MiB: a config file has at most 1MiB");
 }
 
 TEST(ConfigFile, CallersDefaultsApplyToKeysMissingInTheFile) {

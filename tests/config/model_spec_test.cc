@@ -49,13 +49,11 @@ TEST(ParameterCount, SubspaceModelHasNarrowOutputsExceptInTheTail) {
   EXPECT_EQ(parameter_count(config, kVocab, 1), 2 * kSubspaceBlock + kDenseBlock + 12 + 12 * kVocab);
 }
 
-TEST(ParameterCount, CountsTheGainsOfQkNormAndSplitNorms) {
+TEST(ParameterCount, CountsTheGainsOfQkNorm) {
   auto config = small(ModelMode::kSubspace);
   config.model.qk_norm = true;
-  config.model.subspace.norm = NormForm::kSplit;
-  EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 4 + kSubspaceBlock + 2 * 4 + 2 * 12);
-  EXPECT_EQ(parameter_count(config, kVocab, 1),
-            2 * (kSubspaceBlock + 2 * 12) + kDenseBlock + 3 * 2 * 4 + 12 + 12 * kVocab);
+  EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 4 + kSubspaceBlock + 2 * 4);
+  EXPECT_EQ(parameter_count(config, kVocab, 1), 2 * kSubspaceBlock + kDenseBlock + 3 * 2 * 4 + 12 + 12 * kVocab);
 }
 
 TEST(ParameterCount, HasOneTablePerAnchorGroupOutsideTheTail) {
@@ -67,6 +65,8 @@ TEST(ParameterCount, HasOneTablePerAnchorGroupOutsideTheTail) {
   EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 4 + kSubspaceBlock + table);
   // Groups of blocks 1 and 2. The stream is lifted at block 2, so block 3 needs no anchor.
   EXPECT_EQ(parameter_count(config, kVocab, 1), kSubspaceBlock + 2 * kDenseBlock + 2 * table + 12 + 12 * kVocab);
+  config.model.subspace.previous = Previous::kTable;
+  EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 4 + kSubspaceBlock + 2 * table);
 }
 
 TEST(ModelSpec, StagesTogetherGiveTheWholeModelForAnyCuts) {

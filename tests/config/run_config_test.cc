@@ -27,21 +27,22 @@ TEST(Validate, RefusesASeedThatTomlCannotHold) {
   EXPECT_THROW(validate(config), UserError);
 }
 
-TEST(Validate, AcceptsATableHashInASubspaceModelOnly) {
+TEST(Validate, AcceptsATokenTableFromTheCorpusAFileOrTheSeed) {
   const auto refusal = [](RunConfig config, const std::string& table) {
-    config.model.subspace.table = table;
+    config.model.table = table;
     return test::user_error([&] { validate(config); });
   };
   const std::string hash(64, '7');
   EXPECT_EQ(refusal({}, ""), "");
   EXPECT_EQ(refusal({}, hash), "");
+  EXPECT_EQ(refusal({}, "corpus"), "");
   for (const std::string& wrong : {hash.substr(1), hash + "7", std::string(64, 'A'), "../" + hash.substr(3)}) {
-    EXPECT_NE(refusal({}, wrong).find("needs 64 lower-case hex digits, or empty text"), std::string::npos) << wrong;
+    EXPECT_NE(refusal({}, wrong).find("needs \"corpus\", empty text, or 64 lower-case hex digits"), std::string::npos)
+        << wrong;
   }
   RunConfig dense;
   dense.model.mode = ModelMode::kDense;
-  EXPECT_EQ(refusal(dense, ""), "");
-  EXPECT_NE(refusal(dense, hash).find("needs model.mode = \"subspace\""), std::string::npos);
+  for (const std::string& source : {std::string(), hash, std::string("corpus")}) EXPECT_EQ(refusal(dense, source), "");
 }
 
 TEST(BlocksPerStage, DividesEvenlyWithTheRemainderFirst) {
@@ -154,7 +155,7 @@ RunConfig with(const LinkConfig& link, int64_t stages = 3) {
 TEST(LinkSettings, OneValueAppliesToAllCutsAndDirections) {
   const auto cuts = link_settings(with({"80mbit", "25ms", "2ms"}, 4));
   ASSERT_EQ(cuts.size(), 3u);
-  const DirectionSettings expected{80'000'000, milliseconds(25), milliseconds(2)};
+  const LinkShape expected{80'000'000, milliseconds(25), milliseconds(2)};
   for (const auto& cut : cuts) {
     EXPECT_EQ(cut.forward, expected);
     EXPECT_EQ(cut.backward, expected);
@@ -164,10 +165,10 @@ TEST(LinkSettings, OneValueAppliesToAllCutsAndDirections) {
 TEST(LinkSettings, EachCutAndDirectionMayHaveItsOwnValue) {
   const auto cuts = link_settings(with({"80mbit/10mbit, unlimited", "0ms", "1ms/2ms"}));
   ASSERT_EQ(cuts.size(), 2u);
-  EXPECT_EQ(cuts[0].forward, (DirectionSettings{80'000'000, milliseconds(0), milliseconds(1)}));
-  EXPECT_EQ(cuts[0].backward, (DirectionSettings{10'000'000, milliseconds(0), milliseconds(2)}));
+  EXPECT_EQ(cuts[0].forward, (LinkShape{80'000'000, milliseconds(0), milliseconds(1)}));
+  EXPECT_EQ(cuts[0].backward, (LinkShape{10'000'000, milliseconds(0), milliseconds(2)}));
   EXPECT_EQ(cuts[1].forward.rate_bits_per_s, 0u);
-  EXPECT_FALSE(link_settings(with({"unlimited", "0ms", "0ms"}))[0].forward.shapes());
+  EXPECT_EQ(link_settings(with({"unlimited", "0ms", "0ms"}))[0].forward, LinkShape{});
 }
 
 TEST(LinkSettings, RunWithOneStageHasNone) { EXPECT_TRUE(link_settings(with({}, 1)).empty()); }

@@ -33,21 +33,20 @@ struct ModelCase {
   ModelConfig config;
 };
 
-// Every norm with every kind of anchors and these tails.
+// Every kind of anchors with these tails.
 inline std::vector<ModelCase> subspace_models(std::initializer_list<int64_t> tails) {
   std::vector<ModelCase> all;
   for (const int64_t tail : tails) {
-    for (const auto anchors : {Anchors::kFixed, Anchors::kStage}) {
-      for (const auto norm : {NormForm::kJoint, NormForm::kSplit}) {
-        auto config = small_model(ModelMode::kSubspace);
-        config.subspace.full_rank_tail = tail;
-        config.subspace.anchors = anchors;
-        config.subspace.norm = norm;
-        all.push_back({std::string(anchors == Anchors::kStage ? "stage anchors, " : "fixed anchors, ") +
-                           (norm == NormForm::kSplit ? "split" : "joint") + ", tail " + std::to_string(tail),
-                       config});
-      }
-    }
+    const auto add = [&](const std::string& name, Anchors anchors, Previous previous) {
+      auto config = small_model(ModelMode::kSubspace);
+      config.subspace.full_rank_tail = tail;
+      config.subspace.anchors = anchors;
+      config.subspace.previous = previous;
+      all.push_back({name + ", tail " + std::to_string(tail), config});
+    };
+    add("fixed anchors", Anchors::kFixed, Previous::kNone);
+    add("stage anchors", Anchors::kStage, Previous::kNone);
+    add("previous token", Anchors::kStage, Previous::kTable);
   }
   return all;
 }

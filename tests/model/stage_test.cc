@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "base/result.h"
 #include "model/numeric.h"
 #include "model/products.h"
 #include "model/small_models.h"
@@ -155,6 +156,20 @@ TEST(Stage, InitialWeightsAreTheSameInEveryPrecision) {
   for (auto& parameter : wide[0]->parameters().all()) {
     EXPECT_TRUE(at::equal(parameter.value.to(at::kFloat), narrow[0]->parameters().find(parameter.name)->value));
   }
+}
+
+TEST(Stage, ADenseModelWithATokenTableStartsItsEmbeddingWithIt) {
+  auto config = dense_model();
+  config.table = std::string(64, 'a');
+  const auto table = at::arange(kVocab * config.d, at::kFloat).view({kVocab, config.d}).sin();
+  const auto stage_with = [&](BlockRange range, const at::Tensor& given) {
+    return std::make_unique<Stage>(config, kVocab, range, Precision::kFloat64, 7, at::Device("cpu"), given);
+  };
+  const auto first = stage_with({0, 1, config.blocks}, table);
+  EXPECT_TRUE(at::equal(first->parameters().at("embedding").value, table.to(at::kDouble)));
+  // Only the first stage needs it.
+  EXPECT_NO_THROW(stage_with({1, config.blocks, config.blocks}, {}));
+  EXPECT_THROW(stage_with({0, 1, config.blocks}, {}), UserError);
 }
 
 }  // namespace

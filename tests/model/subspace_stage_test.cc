@@ -42,8 +42,10 @@ TEST(SubspaceStage, SinusoidalPositionsByDefaultAreSmallerThanTheAnchors) {
   auto config = wide_model();
   config.positions = Positions::kSinusoidal;
   auto stage = uncut_stage(config, kManyTokens);
-  const auto rows = stage.subspace()->anchor_rows(at::arange(64, at::kLong), 64);
-  EXPECT_LT(root_mean_square(rows.front().positions), root_mean_square(rows.front().e));
+  const auto rows = stage.subspace()->anchor_rows(index_anchors(config, at::arange(64, at::kLong), 64));
+  const auto& parts = rows.front().parts;  // tokens, then positions
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_LT(root_mean_square(parts[1].e), root_mean_square(parts[0].e));
 }
 
 TEST(SubspaceStage, CoordinatesStartWithTheStdOfWTimesSqrtDOverK) {

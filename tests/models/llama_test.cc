@@ -59,9 +59,6 @@ TEST(PlainLlama, RefusesFeaturesThatALlamaDoesNotHave) {
   config.model.qk_norm = true;
   EXPECT_NE(refusal(config).find("model.qk_norm"), std::string::npos);
   config = small_subspace();
-  config.model.subspace.norm = NormForm::kSplit;
-  EXPECT_NE(refusal(config).find("subspace.norm = \"split\""), std::string::npos);
-  config = small_subspace();
   config.model.subspace.anchors = Anchors::kStage;
   EXPECT_NE(refusal(config).find("subspace.anchors = \"stage\""), std::string::npos);
 }

@@ -73,7 +73,7 @@ TEST(Pipeline, TrainsWithEveryOptimizerAcrossAChangeOfBasis) {
 TEST(Pipeline, TrainableAnchorsTrainAndAreCutAtGroups) {
   auto config = tiny_config(ModelMode::kSubspace);
   config.model.subspace.anchors = Anchors::kStage;
-  config.model.subspace.norm = NormForm::kSplit;
+  config.model.subspace.previous = Previous::kTable;
   config.model.subspace.anchor_groups = {1, 1, 2};
   expect_same_losses(config, {{1, 1, 2}, {2, 2}, {1, 3}}, 1e-12);
 }

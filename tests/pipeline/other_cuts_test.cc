@@ -27,7 +27,7 @@ struct Model {
   ModelMode mode = ModelMode::kSubspace;
   int64_t tail = 1;
   Anchors anchors = Anchors::kFixed;
-  NormForm norm = NormForm::kJoint;
+  Previous previous = Previous::kNone;
   OptimizerKind optimizer = OptimizerKind::kMuon;
   Positions positions = Positions::kRope;
   Precision precision = Precision::kFloat64;
@@ -39,7 +39,7 @@ RunConfig config_of(const Model& model, const Cuts& cuts) {
   config.model.positions = model.positions;
   config.model.subspace.full_rank_tail = model.tail;
   config.model.subspace.anchors = model.anchors;
-  config.model.subspace.norm = model.norm;
+  config.model.subspace.previous = model.previous;
   if (model.anchors == Anchors::kStage) config.model.subspace.anchor_groups = {1, 1, 2, 2};
   config.pipeline.cuts = cuts;
   config.pipeline.stages = static_cast<int64_t>(cuts.size());
@@ -131,11 +131,11 @@ std::vector<Model> models() {
     add({.name = "fixed_muon"});
     add({.name = "tail0_adamw", .tail = 0, .optimizer = OptimizerKind::kAdamw});
     add({.name = "tail2_row_adamw", .tail = 2, .optimizer = OptimizerKind::kRowAdamw});
-    add({.name = "anchors_split_muon", .anchors = Anchors::kStage, .norm = NormForm::kSplit});
+    add({.name = "previous_muon", .anchors = Anchors::kStage, .previous = Previous::kTable});
     add({.name = "anchors_tail0_row_adamw",
          .tail = 0,
          .anchors = Anchors::kStage,
-         .norm = NormForm::kSplit,
+         .previous = Previous::kTable,
          .optimizer = OptimizerKind::kRowAdamw});
     add({.name = "anchors_tail2_sinusoidal",
          .tail = 2,

@@ -31,7 +31,7 @@ RunConfig config_of(Kind kind, ScheduleKind schedule, OptimizerKind optimizer, P
   if (precision == Precision::kFloat32) config.boundary.pack = Pack::kInt4;  // stochastic rounding must continue too
   if (kind == Kind::kAnchors) {
     config.model.subspace.anchors = Anchors::kStage;
-    config.model.subspace.norm = NormForm::kSplit;
+    config.model.subspace.previous = Previous::kTable;
     config.model.subspace.anchor_groups = {1, 1, 2};
   }
   validate(config);

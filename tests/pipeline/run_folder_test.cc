@@ -45,8 +45,10 @@ TEST(RunFolder, RunThatEndsBeforeItsFirstLine_LeavesNothing) {
     auto folder = RunFolder::create(temp / "run", {}).take();
     keep_corpus(folder.path(), corpus_with(temp / "t.model")).take();
     folder.timing().append({{"step", 1}}).take();
+    make_directories(folder.path() / "tables").take();
+    write_file_atomically(folder.path() / "tables/t", "rows").take();
     const RunFolder moved = std::move(folder);
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 5);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "run"), {}), 6);
   }
   EXPECT_FALSE(std::filesystem::exists(temp / "run"));
 }

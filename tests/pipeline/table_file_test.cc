@@ -34,8 +34,8 @@ FixedTable seeds_table(const RunConfig& config) {
 class TableFile : public ::testing::Test {
  protected:
   TableFile() {
-    config_.model.subspace.table = save_table(folder_.path(), seeds_table(config_).whole()).take();
-    path_ = table_path(folder_.path(), config_.model.subspace.table);
+    config_.model.table = save_table(folder_.path(), seeds_table(config_).whole()).take();
+    path_ = table_path(folder_.path(), config_.model.table);
   }
   std::string refusal() const {
     const auto table = table_of_run(folder_.path(), config_, kTinyVocab);
@@ -51,12 +51,12 @@ class TableFile : public ::testing::Test {
 };
 
 TEST_F(TableFile, IsNamedByTheHashOfItsRows) {
-  EXPECT_EQ(config_.model.subspace.table, seeds_table(config_).hash());
+  EXPECT_EQ(config_.model.table, seeds_table(config_).hash());
   EXPECT_EQ(path_, folder_ / "tables" / (seeds_table(config_).hash() + ".safetensors"));
   const auto table = table_of_run(folder_.path(), config_, kTinyVocab).take();
   EXPECT_TRUE(at::equal(table, seeds_table(config_).whole()));
-  EXPECT_EQ(FixedTable(table, table.options()).hash(), config_.model.subspace.table);
-  EXPECT_EQ(FixedTable(table, table.options().dtype(at::kDouble)).hash(), config_.model.subspace.table);
+  EXPECT_EQ(FixedTable(table, table.options()).hash(), config_.model.table);
+  EXPECT_EQ(FixedTable(table, table.options().dtype(at::kDouble)).hash(), config_.model.table);
   validate(config_);
 }
 
@@ -74,7 +74,7 @@ TEST_F(TableFile, SeedsTableInAFile_GivesTheSameBitsAsWithoutAFile) {
       plain.model.subspace.anchors = anchors;
       if (anchors == Anchors::kStage) plain.model.subspace.anchor_groups = {2, 2};
       auto with_file = plain;
-      with_file.model.subspace.table = config_.model.subspace.table;
+      with_file.model.table = config_.model.table;
       TinyRun expected(plain, corpus);
       TinyRun run(with_file, corpus, table_of_run(folder_.path(), with_file, kTinyVocab).take());
       EXPECT_EQ(run.steps(0, 10), expected.steps(0, 10));
@@ -87,7 +87,7 @@ TEST_F(TableFile, ForeignTableIsUsed) {
   const TinyCorpus corpus;
   auto config = config_;
   const auto other = seeds_table(config_).whole().mul(1.25);
-  config.model.subspace.table = save_table(folder_.path(), other).take();
+  config.model.table = save_table(folder_.path(), other).take();
   TinyRun plain(config_of(Precision::kFloat32), corpus);
   TinyRun run(config, corpus, table_of_run(folder_.path(), config, kTinyVocab).take());
   const auto std = config.model.subspace.anchor_std;
@@ -101,7 +101,7 @@ TEST_F(TableFile, ForeignTableIsUsed) {
 
 TEST_F(TableFile, MissingFileIsRefused) {
   std::filesystem::remove(path_);
-  EXPECT_EQ(refusal(), "token table " + path_.string() + ": is missing, but subspace.table names it");
+  EXPECT_EQ(refusal(), "token table " + path_.string() + ": is missing, but model.table names it");
   const TinyCorpus corpus;
   EXPECT_THROW(TinyRun(config_, corpus), UserError) << "the seed's table must not replace it";
 }
@@ -116,7 +116,7 @@ TEST_F(TableFile, DamagedFileIsRefused) {
   flipped[flipped.size() - 5] ^= 1;
   write_file_atomically(path_, flipped).take();
   EXPECT_NE(refusal().find("its rows have the hash "), std::string::npos) << refusal();
-  EXPECT_NE(refusal().find("subspace.table says " + config_.model.subspace.table), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("model.table says " + config_.model.table), std::string::npos) << refusal();
 }
 
 TEST_F(TableFile, TableOfAnotherModelOrTypeIsRefused) {

@@ -41,7 +41,6 @@ class RandomConfigs {
     auto& subspace = model.subspace;
     subspace.rank = 4 * (1 + below(std::max<int64_t>(1, model.d / 8)));
     subspace.full_rank_tail = std::min<int64_t>(below(3), model.blocks);
-    subspace.norm = one_in(2) ? NormForm::kSplit : NormForm::kJoint;
     subspace.input = static_cast<InputForm>(below(3));
     subspace.update_every = one_in(3) ? 0 : 10;
     config.pipeline.stages =
@@ -51,6 +50,7 @@ class RandomConfigs {
     if (one_in(2)) {
       subspace.anchors = Anchors::kStage;
       subspace.anchor_groups = config.pipeline.cuts;
+      if (one_in(2)) subspace.previous = Previous::kTable;
     }
     config.boundary.pack = one_in(2) ? Pack::kFp32 : Pack::kInt8;
     config.train.microbatch = 1 + below(3);
@@ -89,16 +89,15 @@ class LiveBytes {
     if (tensor.defined()) storages_[tensor.storage().data()] = tensor.storage().nbytes();
   }
   void add(const ReadPass& read) {
-    for (const auto* tensor : {&read.stream, &read.x, &read.h, &read.a, &read.b, &read.m, &read.table, &read.p_table}) {
-      add(*tensor);
-    }
+    for (const auto* tensor : {&read.stream, &read.x, &read.h, &read.scale, &read.m}) add(*tensor);
+    for (const auto& table : read.tables) add(table);
   }
   void add(const StagePass& pass) {
     for (const auto* tensor : {&pass.batch.tokens, &pass.output, &pass.head_grad}) add(*tensor);
     for (const auto& rows : pass.anchors) {
-      for (const auto* tensor : {&rows.tokens.unique, &rows.tokens.inverse, &rows.e, &rows.positions, &rows.coordinates,
-                                 &rows.squared, &rows.d_e, &rows.d_coordinates, &rows.d_squared}) {
-        add(*tensor);
+      for (const auto* tensor : {&rows.coordinates, &rows.squared, &rows.d_coordinates, &rows.d_squared}) add(*tensor);
+      for (const auto& part : rows.parts) {
+        for (const auto* tensor : {&part.index.unique, &part.index.inverse, &part.e, &part.d_e}) add(*tensor);
       }
     }
     for (const auto& block : pass.blocks) {
@@ -206,7 +205,7 @@ double peak_of_a_step(const RunConfig& config) {
 TEST(LivePlan, MemoryOfAStepIsBetweenHalfThePlanAndThePlan) {
   const auto with = [](std::vector<std::string> settings) {
     for (const char* setting : {"pipeline.stages=1", "train.microbatches=2", "train.microbatch=2",
-                                "checkpoint.mode=sync", "train.threads=1"}) {
+                                "checkpoint.mode=sync", "train.threads=1", "model.table="}) {
       settings.emplace_back(setting);
     }
     return parse_config("", "x.toml", settings);

@@ -47,7 +47,7 @@ TEST(MemoryPlan, LoadingACheckpointReusesTheRoomOfActivations) {
 TEST(MemoryPlan, CountsAGivenTableOfAnySize) {
   const std::string hash(64, 'a');
   const auto parameters = [&](const std::string& table, int64_t vocab, const char* precision) {
-    return memory_plan(with({"subspace.table=" + table, "model.d=1024", "model.heads=8",
+    return memory_plan(with({"model.table=" + table, "model.d=1024", "model.heads=8",
                              std::string("train.precision=") + precision}),
                        vocab, 1)
         .parameters;

@@ -44,7 +44,7 @@ std::string cuts_text(const std::vector<int64_t>& cuts) { return fmt::format("{}
 
 // How long a message takes on the slowest emulated cut; mean of both directions.
 double hop_seconds(const RunConfig& config, const BoundarySizes& sizes) {
-  const auto one_way = [](const DirectionSettings& line, size_t bytes) {
+  const auto one_way = [](const LinkShape& line, size_t bytes) {
     const auto rate = static_cast<double>(line.rate_bits_per_s);
     return (rate > 0 ? 8.0 * static_cast<double>(bytes) / rate : 0) + seconds(line.delay) + seconds(line.jitter);
   };

@@ -17,6 +17,7 @@
 #include "net/addresses.h"
 #include "net/grpc_link.h"
 #include "net/tls.h"
+#include "pipeline/corpus_table.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
 #include "pipeline/seed_numbers.h"
@@ -85,7 +86,7 @@ void write_json(const std::filesystem::path& path, const nlohmann::ordered_json&
 std::optional<CheckpointFile> checked_table(const std::filesystem::path& folder, const RunConfig& config,
                                             int64_t vocab) {
   if (!table_of_run(folder, config, vocab).take().defined()) return std::nullopt;
-  const auto path = table_path(folder, config.model.subspace.table);
+  const auto path = table_path(folder, config.model.table);
   return CheckpointFile{"", std::filesystem::file_size(path), sha256_of_file(path).take()};
 }
 
@@ -125,20 +126,24 @@ void write_outcome(const std::filesystem::path& folder, const Finish& end, bool 
                                        {"step_bytes", status.step_bytes()}});
 }
 
+// The run's corpus. Throws UserError if it is not the one that the run started with.
+PreparedCorpus same_corpus(RunStore& store, const std::filesystem::path& folder, const DataConfig& data) {
+  const auto corpus = corpus_of_run(folder, data, data_dir());
+  if (lasting(store, "corpus", corpus.id) == corpus.id) return corpus;
+  throw UserError(fmt::format("data.corpus = \"{}\": is not the text that this run started with", data.corpus));
+}
+
 }  // namespace
 
 Finish serve_run(const ServeOptions& options) {
-  const auto config = load_config(options.folder / "config.toml");
+  const auto wanted = load_config(options.folder / "config.toml");
   auto store = RunStore::open(options.folder / "run.sqlite").take();
   const auto run = lasting(store, "run", new_run_id());
   std::error_code ignored;
   std::filesystem::remove(options.folder / "outcome.json", ignored);
 
-  const auto corpus = corpus_of_run(options.folder, config.data, data_dir());
-  if (lasting(store, "corpus", corpus.id) != corpus.id) {
-    throw UserError(
-        fmt::format("data.corpus = \"{}\": is not the text that this run started with", config.data.corpus));
-  }
+  const auto corpus = same_corpus(store, options.folder, wanted.data);
+  const auto config = settle_table(options.folder, wanted, corpus).take();
   keep_corpus(options.folder, corpus).take();
   const TokenWindows windows(corpus, config.train);
   auto listen = options.listen;
@@ -157,7 +162,7 @@ Finish serve_run(const ServeOptions& options) {
                               .vocab = corpus.vocab,
                               .seed_numbers_sha256 = seed_numbers_sha256(config, corpus.vocab),
                               .table = checked_table(options.folder, config, corpus.vocab),
-                              .table_path = table_path(options.folder, config.model.subspace.table)},
+                              .table_path = table_path(options.folder, config.model.table)},
                              {std::move(authority), options.open}, std::move(store), windows, clock);
   service.start().take();
   const auto server = start_server(service, load_identity(door_folder).take(), places);

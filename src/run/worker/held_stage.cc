@@ -31,7 +31,7 @@ Result<at::Tensor> token_table(const StageSources& sources, StateFiles& files) {
     return Error{fmt::format("the coordinator's token table has {} bytes, where {} x {} numbers are needed",
                              file.bytes(), run.vocab(), config.model.d)};
   }
-  TRY(files.fetch_to(file, table_path(folder, config.model.subspace.table)));
+  TRY(files.fetch_to(file, table_path(folder, config.model.table)));
   return table_of_run(folder, config, run.vocab());
 }
 

@@ -224,9 +224,13 @@ class Worker {
   WorkDone do_work(const ComputeStep& work) {
     auto& stage = held_->worker();
     stage.set_warmup({work.step.warmup().begin(), work.step.warmup().end()});
+    // Counted now, because all stages have received what the steps before sent. After the step, its last packets may
+    // still be in an outbox.
+    const uint64_t socket_bytes = links_.socket_bytes_sent();
     auto ready = stage.run_step(work.step.epoch(), work.step.step());
     if (!ready) return WorkFailed{ready.error().message};
-    count_sockets(ready.value());
+    ready.value().set_socket_bytes(socket_bytes);
+    ready.value().set_dropped_packets(dropped_packets());
     return std::move(ready).take();
   }
 
@@ -290,21 +294,18 @@ class Worker {
                                           const std::string& neighbour) {
     if (options_.wrap_link) link = options_.wrap_link(std::move(link));
     const auto settings = link_settings(config_)[static_cast<size_t>(cut)];
-    const auto& line = down ? settings.forward : settings.backward;
     auto rules = packet_rules(config_, cut);
     rules.neighbour = neighbour;
     return std::make_unique<PacketLink>(std::move(link), std::move(rules), epoch_->number,
-                                        LinkShape{line.rate_bits_per_s, line.delay, line.jitter}, config_.train.seed);
+                                        down ? settings.forward : settings.backward, config_.train.seed);
   }
 
-  // Counts what this end of the links has sent, as the kernel reports it.
-  void count_sockets(control::Ready& ready) {
-    ready.set_socket_bytes(links_.socket_bytes_sent());
+  uint64_t dropped_packets() const {
     uint64_t dropped = 0;
     for (const auto* link : {epoch_->previous.get(), epoch_->next.get()}) {
       if (link != nullptr) dropped += link->meter().dropped_old + link->meter().dropped_repeated;
     }
-    ready.set_dropped_packets(dropped);
+    return dropped;
   }
 
   const WorkerOptions options_;
