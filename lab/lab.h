@@ -27,6 +27,8 @@ struct SpeedrunOptions {
   int64_t seeds = 2;
   int64_t steps = 300;  // of the dense model's schedule and of the others'
   std::string corpus = "kjv";
+  std::vector<std::string> only;      // names of rows; empty: all
+  std::vector<std::string> rows;      // further rows: "NAME KEY=VALUE ..."
   std::vector<std::string> settings;  // "section.key=value", for all rows
   std::string svg;                    // a file for the validation losses as curves; empty: none
   bool json = false;

@@ -5,12 +5,15 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include "base/files.h"
@@ -45,6 +48,18 @@ struct Entry {
   std::vector<std::string> settings;
 };
 
+// "NAME KEY=VALUE KEY=VALUE ..."
+Entry parse_entry(const std::string& text) {
+  std::istringstream words(text);
+  Entry entry;
+  words >> entry.name;
+  entry.settings.assign(std::istream_iterator<std::string>(words), {});
+  if (entry.settings.empty()) {
+    throw UserError(fmt::format("--row \"{}\": needs a name and at least one KEY=VALUE after it", text));
+  }
+  return entry;
+}
+
 // Eight stages of one block. The sizes give each stage a few hundred milliseconds of work per step.
 std::vector<std::string> common_settings(const SpeedrunOptions& options) {
   return {"model.d=256",
@@ -65,9 +80,26 @@ std::vector<std::string> common_settings(const SpeedrunOptions& options) {
 
 std::vector<Entry> entries() {
   return {{"dense", {"model.mode=dense", "boundary.pack=bf16"}},
-          {"dense, table", {"model.mode=dense", "boundary.pack=bf16", "model.table=corpus"}},
+          {"dense-table", {"model.mode=dense", "boundary.pack=bf16", "model.table=corpus"}},
           {"llama", {"model.recipe=llama"}},
           {"fast", {"model.recipe=fast"}}};
+}
+
+// The rows asked for. The dense baseline is always the first: it sets the target.
+std::vector<Entry> chosen_entries(const SpeedrunOptions& options) {
+  const auto known = entries();
+  auto chosen = options.only.empty() ? known : std::vector<Entry>{known.front()};
+  for (const auto& name : options.only) {
+    const auto found = std::find_if(known.begin(), known.end(), [&](const Entry& entry) { return entry.name == name; });
+    if (found == known.end()) {
+      std::vector<std::string> names;
+      for (const auto& entry : known) names.push_back(entry.name);
+      throw UserError(fmt::format("--only {}: there is no such row; rows are {}", name, fmt::join(names, ", ")));
+    }
+    if (found != known.begin()) chosen.push_back(*found);
+  }
+  for (const auto& row : options.rows) chosen.push_back(parse_entry(row));
+  return chosen;
 }
 
 // ---- training ----
@@ -311,7 +343,7 @@ Plot curves_of(const std::vector<Row>& rows) {
 void lab_speedrun(const SpeedrunOptions& options) {
   std::vector<Row> rows;
   std::optional<PreparedCorpus> corpus;
-  for (const auto& entry : entries()) {
+  for (const auto& entry : chosen_entries(options)) {
     Row row{entry.name, {}, {}, 0, 0};
     for (int64_t seed = 1; seed <= options.seeds; ++seed) {
       auto settings = common_settings(options);

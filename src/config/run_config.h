@@ -53,7 +53,7 @@ struct SubspaceConfig {
 
 inline constexpr const char* kTableFromCorpus = "corpus";
 
-// [model]. Symbols as in docs\d, L (blocks), V (vocab, in [data]).
+// [model]. Symbols as in docs/method.md: d, L (blocks), V (vocab, in [data]).
 struct ModelConfig {
   ModelMode mode = ModelMode::kSubspace;
   Recipe recipe = Recipe::kLlama;  // decides the defaults of other keys, and nothing else

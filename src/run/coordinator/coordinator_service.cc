@@ -209,7 +209,7 @@ void CoordinatorService::announce(std::vector<std::string> addresses) {
 
 Error CoordinatorService::refused(const Visit& visit, const std::string& reason) {
   const auto text = fmt::format("{} from {}: {}", visit.call, visit.caller.address, reason);
-  if (const auto line = refusals_.note(text, clock_.now())) apply({LogEvent{"refused", *line}});
+  if (const auto line = door_refusals_.note(text, clock_.now())) apply({LogEvent{"refused", *line}});
   return Error{reason};
 }
 
@@ -309,8 +309,12 @@ void CoordinatorService::hear(SessionId id, const Visit& visit, const std::strin
     answer.mutable_refuse()->set_reason(error.message);
     return apply({SendTo{id, answer}, CloseSession{id, error.message}});
   }
-  if (message.has_refused() && !refusals_.note("", clock_.now())) return;
-  apply(core_->message(id, message, clock_.now()));
+  if (!message.has_refused()) return apply(core_->message(id, message, clock_.now()));
+  const auto line = worker_refusals_.note(message.refused().reason(), clock_.now());
+  if (!line) return;
+  auto counted = message;
+  counted.mutable_refused()->set_reason(*line);
+  apply(core_->message(id, counted, clock_.now()));
 }
 
 // Writes the core's messages to a worker until the core closes the session or the worker is gone.

@@ -140,7 +140,8 @@ class CoordinatorService final : public control::Coordinator::Service {
   RunStore store_;
   Admission admission_;
   std::vector<std::string> addresses_;
-  RefusalLog refusals_;
+  RefusalLog door_refusals_;    // at the coordinator's own port
+  RefusalLog worker_refusals_;  // at the workers'; apart, so that callers at one door cannot hide those at the other
   const TokenWindows& windows_;
   const Clock& clock_;
   CheckpointStore checkpoints_;
