@@ -31,10 +31,9 @@ void move_off_start(Parameter& parameter, int64_t d) {
   if (parameter.kind == ParameterKind::kGain) {
     parameter.value.add_(at::linspace(-0.4, 0.5, parameter.value.numel(), at::kDouble));
   }
-  if (parameter.name.starts_with("anchors.")) {
+  if (parameter.name.starts_with("anchors.") && parameter.columns() == d && parameter.rows() > d) {
     parameter.value.mul_(at::linspace(0.5, 1.5, d, at::kDouble).add(0.1 * (parameter.name.back() - '0')));
-  }
-  if (parameter.name.starts_with("previous.")) {
+  } else if (parameter.name.starts_with("anchors.") || parameter.name.starts_with("previous.")) {
     parameter.value.add_(at::arange(parameter.value.numel(), at::kDouble).view_as(parameter.value).sin().mul(0.4));
   }
 }
@@ -135,6 +134,7 @@ std::vector<ExactnessCase> exactness_cases() {
     c.model.subspace.anchor_groups = {2, 1, 1, 2};
   };
   const Change previous = [](RunConfig& c) { c.model.subspace.previous = Previous::kTable; };
+  const Change low_rank = [](RunConfig& c) { c.model.subspace.anchor_rank = 5; };
   const auto tail = [](int64_t n) -> Change { return [n](RunConfig& c) { c.model.subspace.full_rank_tail = n; }; };
   const std::vector<std::pair<std::string, std::vector<Change>>> changes = {
       {"rope, grouped queries", {}},
@@ -153,6 +153,9 @@ std::vector<ExactnessCase> exactness_cases() {
       {"previous token, groups joined, qk-norm", {stage_anchors, previous, cuts({3, 3}), qk_norm}},
       {"previous token, tail 0", {stage_anchors, previous, tail(0)}},
       {"previous token, tail 2, sinusoidal", {stage_anchors, previous, tail(2), sinusoidal}},
+      {"anchors of rank 5", {stage_anchors, low_rank}},
+      {"anchors of rank 5, previous token, tail 0", {stage_anchors, previous, low_rank, tail(0)}},
+      {"anchors of rank 5, previous token, groups joined", {stage_anchors, previous, low_rank, cuts({3, 3})}},
   };
   std::vector<ExactnessCase> cases;
   for (const auto& [name, list] : changes) {

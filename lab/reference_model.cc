@@ -77,17 +77,26 @@ class Reference {
 
   at::Tensor anchor(int64_t group, const at::Tensor& ids) const {
     if (!config_.is_subspace()) return {};
-    const auto table =
-        config_.subspace.anchors == Anchors::kStage ? weights_.at(fmt::format("anchors.{}", group)) : t_fixed_;
+    auto table = t_fixed_;
+    if (config_.subspace.anchors == Anchors::kStage) {
+      const auto trained = trained_table("anchors", group);
+      table = config_.subspace.anchor_rank > 0 ? t_fixed_ + trained : trained;
+    }
     auto e = table.index({ids}) + position_part(ids.size(1));
     if (config_.subspace.previous == Previous::kTable) {
+      const auto previous = trained_table("previous", group);
       for (int64_t at = 0; at < ids.size(1); ++at) {  // the first token is its own predecessor
-        const auto before =
-            weights_.at(fmt::format("previous.{}", group)).index({ids.select(1, std::max<int64_t>(at - 1, 0))});
-        e.select(1, at).add_(before);
+        e.select(1, at).add_(previous.index({ids.select(1, std::max<int64_t>(at - 1, 0))}));
       }
     }
     return e;
+  }
+
+  // (V, d)
+  at::Tensor trained_table(const char* kind, int64_t group) const {
+    const auto name = fmt::format("{}.{}", kind, group);
+    const auto& rows = weights_.at(name);
+    return config_.subspace.anchor_rank > 0 ? rows.matmul(weights_.at(name + ".map")) : rows;
   }
 
   const at::Tensor& weight(int64_t block, const char* name) const {

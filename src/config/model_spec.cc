@@ -12,6 +12,8 @@
 namespace thinpipe {
 namespace {
 
+constexpr const char* kAnchorUnits = "anchors-";
+
 // A needs a std larger by this factor for A U^T to have entries of the given std.
 double coordinates_scale(const ModelConfig& model) {
   return std::sqrt(static_cast<double>(model.d) / static_cast<double>(model.subspace.rank));
@@ -35,6 +37,19 @@ ParameterSpec embedding_spec(const ModelConfig& model, int64_t vocab) {
     spec.std = model.init_std * coordinates_scale(model);
   }
   return spec;
+}
+
+// A trained table of anchors. With anchor_rank it is the product of two, of which the first starts at zero: the token's
+// part is then added to T_fixed instead of starting as it.
+void add_anchors(const ModelConfig& model, int64_t vocab, const std::string& name, const std::string& unit,
+                 FirstValues first, std::vector<ParameterSpec>& all) {
+  const int64_t rank = model.subspace.anchor_rank;
+  all.push_back({name, unit, ParameterKind::kEmbedding, {vocab, rank > 0 ? rank : model.d}});
+  all.back().first = rank > 0 ? FirstValues::kZeros : first;
+  if (rank == 0) return;
+  all.push_back({anchor_map_name(name), unit, ParameterKind::kMatrix, {rank, model.d}});
+  // A step of the first then moves a row of the product as far as it would move a row of a whole table.
+  all.back().std = 1 / std::sqrt(static_cast<double>(rank));
 }
 
 // The parameters of one block, in order.
@@ -93,20 +108,19 @@ class BlockSpecs {
 
 }  // namespace
 
+bool is_anchor_unit(const std::string& unit) { return unit.starts_with(kAnchorUnits); }
+
+std::string anchor_map_name(const std::string& table) { return table + ".map"; }
+
 std::vector<ParameterSpec> model_spec(const ModelConfig& model, int64_t vocab, BlockRange range) {
   std::vector<ParameterSpec> all;
   if (range.has_embedding()) all.push_back(embedding_spec(model, vocab));
   if (model.is_subspace() && model.subspace.anchors == Anchors::kStage) {
     for (const auto& group : anchor_groups(model, range)) {
-      all.push_back({fmt::format("anchors.{}", group.number),
-                     fmt::format("anchors-{}", group.number),
-                     ParameterKind::kEmbedding,
-                     {vocab, model.d}});
-      all.back().first = FirstValues::kFixedTable;
+      const auto unit = fmt::format("{}{}", kAnchorUnits, group.number);
+      add_anchors(model, vocab, fmt::format("anchors.{}", group.number), unit, FirstValues::kFixedTable, all);
       if (model.subspace.previous == Previous::kNone) continue;
-      all.push_back(all.back());
-      all.back().name = fmt::format("previous.{}", group.number);
-      all.back().first = FirstValues::kZeros;
+      add_anchors(model, vocab, fmt::format("previous.{}", group.number), unit, FirstValues::kZeros, all);
     }
   }
   for (int64_t index = range.first; index < range.last; ++index) BlockSpecs(model, index, all).add();

@@ -73,6 +73,9 @@ BlockRange whole_model(const ModelConfig& model);
 BlockRange blocks_of_stage(const std::vector<int64_t>& cuts, int64_t stage);
 BlockRange blocks_of_stage(const RunConfig& config, int64_t stage);
 
+// Whether the unit holds trained anchors.
+bool is_anchor_unit(const std::string& unit);
+
 // Blocks that share one table of anchors (METHOD 5).
 struct AnchorGroup {
   int64_t number;
@@ -81,6 +84,9 @@ struct AnchorGroup {
 // The groups with coordinates in this range, ascending; a group that lies entirely in the dense tail has none. With
 // fixed anchors there is one group with all blocks; a dense model has no groups.
 std::vector<AnchorGroup> anchor_groups(const ModelConfig& model, BlockRange range);
+
+// The (r, d) factor of the trained table of this name, with subspace.anchor_rank = r.
+std::string anchor_map_name(const std::string& table);
 
 // Bytes per number of weights, gradients, moments and activations (bf16 keeps them in float32).
 int64_t element_bytes(Precision precision);

@@ -107,7 +107,14 @@ void check_subspace(const RunConfig& config) {
   }
   if (subspace.anchors == Anchors::kStage) {
     check_anchor_groups(config);
-    return;
+    if (subspace.anchor_rank <= model.d) return;
+    throw UserError(fmt::format("subspace.anchor_rank = {}: needs at most model.d = {}; 0 gives whole tables",
+                                subspace.anchor_rank, model.d));
+  }
+  if (subspace.anchor_rank > 0) {
+    throw UserError(fmt::format("subspace.anchor_rank = {}: needs subspace.anchors = \"stage\", fixed anchors are not "
+                                "trained",
+                                subspace.anchor_rank));
   }
   if (subspace.previous == Previous::kTable) {
     throw UserError(

@@ -42,6 +42,7 @@ struct SubspaceConfig {
   Anchors anchors = Anchors::kFixed;
   std::vector<int64_t> anchor_groups;  // blocks per anchor table with anchors = "stage"; default: the cuts
   Previous previous = Previous::kNone;
+  int64_t anchor_rank = 0;  // r: trained tables are V x r times r x d; 0: V x d
   double anchor_std = 0.3;
   InputForm input = InputForm::kAuto;
   bool zero_init = false;      // A1, A2 start at zero

@@ -8,8 +8,7 @@
 namespace thinpipe {
 namespace {
 
-AnchorPart gathered(const TokenIndex& index, const Parameter& table) {
-  auto e = table.value.index_select(0, index.unique);
+AnchorPart trained_part(const TokenIndex& index, at::Tensor e) {
   auto d_e = at::zeros_like(e);
   return {index, std::move(e), std::move(d_e)};
 }
@@ -56,15 +55,37 @@ void AnchorRows::add_gradient(const at::Tensor& d_e) {
   }
 }
 
-AnchorTable::AnchorTable(const ModelConfig& config, std::shared_ptr<const FixedTable> fixed, Parameter* tokens,
-                         Parameter* previous)
+at::Tensor TrainedTable::gather(const at::Tensor& ids) const {
+  const auto gathered = rows->value.index_select(0, ids);
+  return map == nullptr ? gathered : gathered.mm(map->value);
+}
+
+void TrainedTable::backward(const at::Tensor& ids, const at::Tensor& d_e) const {
+  if (map == nullptr) {
+    rows->grad.index_add_(0, ids, d_e);
+    return;
+  }
+  map->grad.addmm_(rows->value.index_select(0, ids).t(), d_e);
+  rows->grad.index_add_(0, ids, d_e.mm(map->value.t()));
+}
+
+AnchorTable::AnchorTable(const ModelConfig& config, std::shared_ptr<const FixedTable> fixed, TrainedTable tokens,
+                         TrainedTable previous)
     : config_(config), fixed_(std::move(fixed)), tokens_(tokens), previous_(previous) {}
 
 AnchorRows AnchorTable::rows(const AnchorIndex& index, const at::Tensor& u) const {
   AnchorRows rows;
-  rows.parts.push_back(tokens_ != nullptr ? gathered(index.tokens, *tokens_)
-                                          : AnchorPart{index.tokens, fixed_->rows(index.tokens.unique), {}});
-  if (previous_ != nullptr) rows.parts.push_back(gathered(index.previous, *previous_));
+  const auto& tokens = index.tokens.unique;
+  if (tokens_.rows == nullptr) {
+    rows.parts.push_back({index.tokens, fixed_->rows(tokens), {}});
+  } else {
+    auto e = tokens_.gather(tokens);
+    if (tokens_.map != nullptr) e.add_(fixed_->rows(tokens));
+    rows.parts.push_back(trained_part(index.tokens, std::move(e)));
+  }
+  if (previous_.rows != nullptr) {
+    rows.parts.push_back(trained_part(index.previous, previous_.gather(index.previous.unique)));
+  }
   if (index.positions.unique.defined()) {
     const auto positions = sinusoids(config_, index.first, index.positions.unique.size(0), u.options());
     rows.parts.push_back({index.positions, positions, {}});
@@ -88,11 +109,8 @@ void AnchorTable::backward(AnchorRows& rows, const at::Tensor& u) {
   if (!rows.trainable()) return;
   // d(c . e U) and d||e||^2 = 2 e
   rows.add_gradient(rows.per_row().mul_(rows.d_squared.mul(2).unsqueeze(1)).addmm_(rows.d_coordinates, u.t()));
-  const auto scatter = [](Parameter* table, const AnchorPart& part) {
-    if (table != nullptr) table->grad.index_add_(0, part.index.unique, part.d_e);
-  };
-  scatter(tokens_, rows.parts[0]);
-  if (previous_ != nullptr) scatter(previous_, rows.parts[1]);
+  tokens_.backward(rows.parts[0].index.unique, rows.parts[0].d_e);
+  if (previous_.rows != nullptr) previous_.backward(rows.parts[1].index.unique, rows.parts[1].d_e);
 }
 
 }  // namespace thinpipe

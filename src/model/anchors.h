@@ -51,11 +51,20 @@ struct AnchorIndex {
   int64_t first = 0;     // the position of a sequence's first token
 };
 
+// A trained table of a group.
+struct TrainedTable {
+  Parameter* rows = nullptr;  // (V, d), or with subspace.anchor_rank (V, r); null: there is no such table
+  Parameter* map = nullptr;   // (r, d): the table is rows times map; null: rows are the table
+
+  at::Tensor gather(const at::Tensor& ids) const;                   // (u) -> (u, d)
+  void backward(const at::Tensor& ids, const at::Tensor& d_e) const;  // adds to the parameters' gradients
+};
+
 class AnchorTable {
  public:
-  // All groups share `fixed`. `tokens` and `previous` are the group's trainable tables, null if it has none.
-  AnchorTable(const ModelConfig& config, std::shared_ptr<const FixedTable> fixed, Parameter* tokens,
-              Parameter* previous);
+  // All groups share `fixed`, which a token table with a map is added to and any other replaces.
+  AnchorTable(const ModelConfig& config, std::shared_ptr<const FixedTable> fixed, TrainedTable tokens,
+              TrainedTable previous);
 
   AnchorRows rows(const AnchorIndex& index, const at::Tensor& u) const;  // u: (d, k)
   // Adds the gradients that the group's reads left in `rows` to those of the trainable tables.
@@ -64,8 +73,7 @@ class AnchorTable {
  private:
   ModelConfig config_;
   std::shared_ptr<const FixedTable> fixed_;
-  Parameter* tokens_;    // (V, d), or null
-  Parameter* previous_;  // (V, d), or null
+  TrainedTable tokens_, previous_;
 };
 
 // inputs: (BT) ids of sequences of `length` tokens, whose first has position `first`. before: (B) the token before the

@@ -13,16 +13,7 @@
 #include "model/grassmann.h"
 
 namespace thinpipe {
-namespace {
 
-std::shared_ptr<const FixedTable> make_fixed_table(const ModelConfig& config, int64_t vocab, uint64_t seed,
-                                                   const at::Tensor& given, const at::TensorOptions& options) {
-  if (given.defined()) return std::make_shared<const FixedTable>(given, options);
-  if (!config.is_subspace()) return nullptr;
-  return std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, options);
-}
-
-// The initial value of a parameter depends on (seed, name) alone, so all cuts of a model start from the same weights.
 at::Tensor first_value(const ParameterSpec& spec, uint64_t seed, const FixedTable* fixed,
                        const at::TensorOptions& options) {
   switch (spec.first) {
@@ -36,6 +27,15 @@ at::Tensor first_value(const ParameterSpec& spec, uint64_t seed, const FixedTabl
       return fixed->whole().clone();
   }
   TP_CHECK(false, "no first values for {}", spec.name);
+}
+
+namespace {
+
+std::shared_ptr<const FixedTable> make_fixed_table(const ModelConfig& config, int64_t vocab, uint64_t seed,
+                                                   const at::Tensor& given, const at::TensorOptions& options) {
+  if (given.defined()) return std::make_shared<const FixedTable>(given, options);
+  if (!config.is_subspace()) return nullptr;
+  return std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, options);
 }
 
 }  // namespace

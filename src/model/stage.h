@@ -40,6 +40,11 @@ struct StagePass {
   at::Tensor head_grad;  // last stage: dL/d(x that the head read)
 };
 
+// The initial value of a parameter depends on (seed, name) alone, so all cuts of a model start from the same weights.
+// fixed: T_fixed, for FirstValues::kFixedTable only.
+at::Tensor first_value(const ParameterSpec& spec, uint64_t seed, const FixedTable* fixed,
+                       const at::TensorOptions& options);
+
 class Stage {
  public:
   // `table`: T_fixed, (V, d) float32 as read by pipeline/table_file.h, if and only if model.table names one. Throws

@@ -16,8 +16,11 @@ SubspaceSide::SubspaceSide(const ModelConfig& config, BlockRange range, uint64_t
   set_basis(make_basis(seed, config.d, config.subspace.rank));
   for (const auto& group : anchor_groups(config, range)) {
     starts_.push_back(group.first);
-    tables_.emplace_back(config, fixed, parameters.find(fmt::format("anchors.{}", group.number)),
-                         parameters.find(fmt::format("previous.{}", group.number)));
+    const auto table = [&](const char* kind) {
+      const auto name = fmt::format("{}.{}", kind, group.number);
+      return TrainedTable{parameters.find(name), parameters.find(anchor_map_name(name))};
+    };
+    tables_.emplace_back(config, fixed, table("anchors"), table("previous"));
   }
 }
 

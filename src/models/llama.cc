@@ -11,6 +11,7 @@
 #include "model/fill.h"
 #include "model/fixed_table.h"
 #include "model/products.h"
+#include "model/stage.h"
 #include "model/subspace_side.h"
 
 namespace thinpipe {
@@ -172,13 +173,11 @@ class Importer {
     imported_.parameters.emplace_back("embedding_coordinates", e);
     // Uses the rounded E, so that the table compensates for the rounding.
     imported_.table = (embedding - e.to(at::kDouble).mm(imported_.basis.t())).to(at::kFloat);
-    if (model_.subspace.anchors == Anchors::kStage) {
-      // The table of a group starts as the shared one, that of the previous token at zero.
-      for (const auto& group : anchor_groups(model_, whole_model(model_))) {
-        imported_.parameters.emplace_back(fmt::format("anchors.{}", group.number), imported_.table);
-        if (model_.subspace.previous == Previous::kNone) continue;
-        imported_.parameters.emplace_back(fmt::format("previous.{}", group.number), at::zeros_like(imported_.table));
-      }
+    // Trained anchors start so that they change nothing.
+    const auto fixed = FixedTable(imported_.table, imported_.table.options());
+    for (const auto& spec : model_spec(model_, shape_.vocab, whole_model(model_))) {
+      if (!is_anchor_unit(spec.unit)) continue;
+      imported_.parameters.emplace_back(spec.name, first_value(spec, /*seed=*/0, &fixed, imported_.table.options()));
     }
     return {};
   }

@@ -43,6 +43,9 @@ TEST(ConfigFile, TheFastRecipeChangesDefaultsThatAreNotGiven) {
   const auto fixed = parse("", {"model.recipe=fast", "subspace.anchors=fixed"}).model;
   EXPECT_EQ(fixed.subspace.previous, Previous::kNone);
   EXPECT_NE(refusal("", {"subspace.previous=table"}).find("needs subspace.anchors = \"stage\""), std::string::npos);
+  EXPECT_NE(refusal("", {"subspace.anchor_rank=8"}).find("needs subspace.anchors = \"stage\""), std::string::npos);
+  EXPECT_NE(refusal("", {"model.recipe=fast", "subspace.anchor_rank=321"}).find("needs at most model.d = 320"),
+            std::string::npos);
 }
 
 TEST(ConfigFile, ReadsEveryType) {

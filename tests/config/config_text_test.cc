@@ -66,6 +66,8 @@ RunConfig random_config(std::mt19937_64& random) {
   config.model.subspace.anchors = static_cast<Anchors>(whole(0, 1));
   config.model.subspace.previous =
       static_cast<Previous>(config.model.subspace.anchors == Anchors::kStage ? whole(0, 1) : 0);
+  config.model.subspace.anchor_rank =
+      config.model.subspace.anchors == Anchors::kStage ? whole(0, config.model.d) : 0;
   config.optim.kind = config.model.is_subspace() ? OptimizerKind::kRowAdamw : OptimizerKind::kMuon;
   config.optim.schedule = static_cast<LrSchedule>(whole(0, 3));
   config.optim.lr = real(1e-6, 1);

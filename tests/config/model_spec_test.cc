@@ -67,6 +67,8 @@ TEST(ParameterCount, HasOneTablePerAnchorGroupOutsideTheTail) {
   EXPECT_EQ(parameter_count(config, kVocab, 1), kSubspaceBlock + 2 * kDenseBlock + 2 * table + 12 + 12 * kVocab);
   config.model.subspace.previous = Previous::kTable;
   EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 4 + kSubspaceBlock + 2 * table);
+  config.model.subspace.anchor_rank = 3;
+  EXPECT_EQ(parameter_count(config, kVocab, 0), kVocab * 4 + kSubspaceBlock + 2 * (kVocab * 3 + 3 * 12));
 }
 
 TEST(ModelSpec, StagesTogetherGiveTheWholeModelForAnyCuts) {

@@ -37,16 +37,18 @@ struct ModelCase {
 inline std::vector<ModelCase> subspace_models(std::initializer_list<int64_t> tails) {
   std::vector<ModelCase> all;
   for (const int64_t tail : tails) {
-    const auto add = [&](const std::string& name, Anchors anchors, Previous previous) {
+    const auto add = [&](const std::string& name, Anchors anchors, Previous previous, int64_t anchor_rank = 0) {
       auto config = small_model(ModelMode::kSubspace);
       config.subspace.full_rank_tail = tail;
       config.subspace.anchors = anchors;
       config.subspace.previous = previous;
+      config.subspace.anchor_rank = anchor_rank;
       all.push_back({name + ", tail " + std::to_string(tail), config});
     };
     add("fixed anchors", Anchors::kFixed, Previous::kNone);
     add("stage anchors", Anchors::kStage, Previous::kNone);
     add("previous token", Anchors::kStage, Previous::kTable);
+    add("previous token of rank 3", Anchors::kStage, Previous::kTable, 3);
   }
   return all;
 }

@@ -76,6 +76,8 @@ TEST(Pipeline, TrainableAnchorsTrainAndAreCutAtGroups) {
   config.model.subspace.previous = Previous::kTable;
   config.model.subspace.anchor_groups = {1, 1, 2};
   expect_same_losses(config, {{1, 1, 2}, {2, 2}, {1, 3}}, 1e-12);
+  config.model.subspace.anchor_rank = 4;
+  expect_same_losses(config, {{1, 1, 2}, {2, 2}, {1, 3}}, 1e-12);
 }
 
 TEST(Pipeline, ReportsTheBytesThatCrossedEachCut) {

@@ -28,6 +28,7 @@ struct Model {
   int64_t tail = 1;
   Anchors anchors = Anchors::kFixed;
   Previous previous = Previous::kNone;
+  int64_t anchor_rank = 0;
   OptimizerKind optimizer = OptimizerKind::kMuon;
   Positions positions = Positions::kRope;
   Precision precision = Precision::kFloat64;
@@ -40,6 +41,7 @@ RunConfig config_of(const Model& model, const Cuts& cuts) {
   config.model.subspace.full_rank_tail = model.tail;
   config.model.subspace.anchors = model.anchors;
   config.model.subspace.previous = model.previous;
+  config.model.subspace.anchor_rank = model.anchor_rank;
   if (model.anchors == Anchors::kStage) config.model.subspace.anchor_groups = {1, 1, 2, 2};
   config.pipeline.cuts = cuts;
   config.pipeline.stages = static_cast<int64_t>(cuts.size());
@@ -132,6 +134,7 @@ std::vector<Model> models() {
     add({.name = "tail0_adamw", .tail = 0, .optimizer = OptimizerKind::kAdamw});
     add({.name = "tail2_row_adamw", .tail = 2, .optimizer = OptimizerKind::kRowAdamw});
     add({.name = "previous_muon", .anchors = Anchors::kStage, .previous = Previous::kTable});
+    add({.name = "anchors_of_rank_4_muon", .anchors = Anchors::kStage, .previous = Previous::kTable, .anchor_rank = 4});
     add({.name = "anchors_tail0_row_adamw",
          .tail = 0,
          .anchors = Anchors::kStage,

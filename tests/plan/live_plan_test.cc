@@ -51,6 +51,7 @@ class RandomConfigs {
       subspace.anchors = Anchors::kStage;
       subspace.anchor_groups = config.pipeline.cuts;
       if (one_in(2)) subspace.previous = Previous::kTable;
+      if (one_in(2)) subspace.anchor_rank = 1 + below(model.d);
     }
     config.boundary.pack = one_in(2) ? Pack::kFp32 : Pack::kInt8;
     config.train.microbatch = 1 + below(3);
