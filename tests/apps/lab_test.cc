@@ -66,6 +66,8 @@ TEST(Lab, RefusesImpossibleNumbers) {
   for (const char* minutes : {"inf", "0"}) {
     expect_refused(program, {"lab", "default", "--minutes", minutes}, {"--minutes", minutes});
   }
+  expect_refused(program, {"lab", "speedrun", "--only", "lama"}, {"--only lama", "rows are dense", "llama", "fast"});
+  expect_refused(program, {"lab", "speedrun", "--row", "int8"}, {"--row \"int8\"", "KEY=VALUE"});
   expect_refused(program, {"bench", "table", "--rounds", "nan"}, {"--rounds", "nan"});
   expect_refused(program, {"bench", "table", "--threads", "99999999999999999999"}, {"--threads", "9999999"});
   expect_refused(program, {"bench", "wan", "--steps", "nan"}, {"--steps", "nan"});
