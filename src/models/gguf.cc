@@ -253,6 +253,7 @@ Status check_gguf_tokenizer(const Tokenizer& tokenizer) {
 
 Status write_gguf(const std::filesystem::path& path, const LlamaShape& shape, const Tokenizer& tokenizer,
                   const LlamaValues& values, const GgufOptions& options) {
+  TP_CHECK(!shape.tables, "GGUF has no model with token tables");
   TRY(check_llama(shape, tokenizer));
   TRY(check_gguf_tokenizer(tokenizer));
   if (path.empty()) return Error{"the path is empty"};

@@ -24,10 +24,10 @@ struct GgufOptions {
 // Returns an error with the reason if llama.cpp would give different ids than sentencepiece for some text.
 Status check_gguf_tokenizer(const Tokenizer& tokenizer);
 
-// The file appears complete or not at all. Replaces an existing file and creates missing folders. `values` is called
-// once per tensor; its first error, or a value that the type cannot hold, ends the writing. Refuses what
-// check_gguf_tokenizer() refuses. The tokenizer may have fewer pieces than the model has tokens: the others are written
-// as unused.
+// `shape` has no token tables. The file appears complete or not at all. Replaces an existing file and creates missing
+// folders. `values` is called once per tensor; its first error, or a value that the type cannot hold, ends the writing.
+// Refuses what check_gguf_tokenizer() refuses. The tokenizer may have fewer pieces than the model has tokens: the
+// others are written as unused.
 Status write_gguf(const std::filesystem::path& path, const LlamaShape& shape, const Tokenizer& tokenizer,
                   const LlamaValues& values, const GgufOptions& options = {});
 

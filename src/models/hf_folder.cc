@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/files.h"
+#include "models/modeling_thinpipe.h"
 #include "models/number_bytes.h"
 
 namespace thinpipe {
@@ -122,6 +123,10 @@ Status write_small_files(const fs::path& folder, const LlamaShape& shape, const 
   if (tokenizer.eos() >= 0) {
     config.eos = tokenizer.eos();
     generation["eos_token_id"] = tokenizer.eos();
+  }
+  if (shape.tables) {
+    generation["use_cache"] = false;
+    TRY(write_file_atomically(folder / "modeling_thinpipe.py", modeling_thinpipe_py()));
   }
   const auto text = [](const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n'; };
   const std::pair<const char*, std::string> files[] = {

@@ -1,6 +1,7 @@
 // A LLaMA as a folder in Hugging Face's layout: config.json, safetensors in one file or in shards with an index, and
-// sentencepiece's tokenizer.model. transformers can open what is written. A folder to read may come from anywhere, so
-// everything in it is checked (docs/export.md). One tensor is in memory at a time.
+// sentencepiece's tokenizer.model. transformers can open what is written; for a model with token tables, the folder
+// also has the code, modeling_thinpipe.py. A folder to read may come from anywhere, so everything in it is checked
+// (docs/export.md). One tensor is in memory at a time.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,7 @@ constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 // The index of a model with a thousand blocks has about one megabyte.
 constexpr size_t kMaxIndexBytes = size_t{4} << 20;
 constexpr size_t kMaxFiles = 10'000;
+constexpr const char* kOurModelType = "thinpipe";  // of a model with token tables
 
 constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
     {"float64", Dtype::kF64}, {"float32", Dtype::kF32}, {"float16", Dtype::kF16}, {"bfloat16", Dtype::kBf16}};
@@ -83,7 +84,8 @@ class JsonFields {
 
 Status check_architecture(const JsonFields& fields) {
   if (const auto type = TRY(fields.needed<std::string>("model_type")); type != "llama") {
-    return Error{fmt::format("model_type is {}, needs \"llama\"", quoted_for_error(type))};
+    const char* hint = type == kOurModelType ? "; thinpipe exports such a model but cannot read it back" : "";
+    return Error{fmt::format("model_type is {}, needs \"llama\"{}", quoted_for_error(type), hint)};
   }
   const Json* architectures = fields.find("architectures");
   if (architectures != nullptr && *architectures != Json::array({"LlamaForCausalLM"})) {
@@ -241,6 +243,33 @@ Result<T> parse_with(Result<T> (*read)(const Json&), std::string_view text, size
   return parsed;
 }
 
+// The keys that only a plain LLaMA has.
+Json keys_of_llama(const LlamaShape& shape) {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"head_dim", shape.head_dim()},
+          {"hidden_act", "silu"},
+          {"mlp_bias", false},
+          {"model_type", "llama"},
+          {"pretraining_tp", 1},
+          {"rope_scaling", nullptr},
+          {"use_cache", true}};
+}
+
+// The keys that only ThinpipeConfig in modeling_thinpipe.py has, and where transformers finds that file's classes.
+Json keys_of_tables(const TokenTables& tables) {
+  return {{"anchor_first_blocks", tables.first_blocks},
+          {"architectures", {"ThinpipeForCausalLM"}},
+          {"auto_map",
+           {{"AutoConfig", "modeling_thinpipe.ThinpipeConfig"},
+            {"AutoModelForCausalLM", "modeling_thinpipe.ThinpipeForCausalLM"}}},
+          {"first_dense_block", tables.first_dense_block},
+          {"model_type", kOurModelType},
+          {"previous_token_tables", tables.previous},
+          {"use_cache", false}};
+}
+
 }  // namespace
 
 Result<HfConfig> parse_hf_config(std::string_view text, std::string_view name) {
@@ -249,29 +278,20 @@ Result<HfConfig> parse_hf_config(std::string_view text, std::string_view name) {
 
 std::string hf_config_text(const HfConfig& config) {
   const LlamaShape& shape = config.shape;
-  Json json{{"architectures", {"LlamaForCausalLM"}},
-            {"attention_bias", false},
-            {"attention_dropout", 0.0},
-            {"bos_token_id", nullptr},
+  Json json{{"bos_token_id", nullptr},
             {"eos_token_id", nullptr},
-            {"head_dim", shape.head_dim()},
-            {"hidden_act", "silu"},
             {"hidden_size", shape.d},
             {"initializer_range", 0.02},
             {"intermediate_size", shape.mlp_width},
             {"max_position_embeddings", shape.context},
-            {"mlp_bias", false},
-            {"model_type", "llama"},
             {"num_attention_heads", shape.heads},
             {"num_hidden_layers", shape.blocks},
             {"num_key_value_heads", shape.kv_heads},
-            {"pretraining_tp", 1},
             {"rms_norm_eps", shape.norm_eps},
-            {"rope_scaling", nullptr},
             {"rope_theta", shape.rope_base},
             {"tie_word_embeddings", config.tied},
-            {"use_cache", true},
             {"vocab_size", shape.vocab}};
+  json.update(shape.tables ? keys_of_tables(*shape.tables) : keys_of_llama(shape));
   if (config.bos) json["bos_token_id"] = *config.bos;
   if (config.eos) json["eos_token_id"] = *config.eos;
   for (const auto& [known, dtype] : kDtypes) {

@@ -1,6 +1,6 @@
 // The JSON files of a Hugging Face folder: config.json and model.safetensors.index.json, read from foreign folders and
 // written into ours. The input may be hostile: accepted sizes can be multiplied without overflow, and describe nothing
-// but the plain LLaMA of llama_shape.h.
+// but a plain LLaMA.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ struct HfConfig {
 // Errors begin with `name`.
 Result<HfConfig> parse_hf_config(std::string_view text, std::string_view name);
 
-// parse_hf_config() reads it back unchanged if check_llama_shape() accepts the shape.
+// parse_hf_config() reads it back unchanged if check_llama_shape() accepts the shape and it has no token tables. With
+// tables, the file names the classes of modeling_thinpipe.py.
 std::string hf_config_text(const HfConfig& config);
 
 using HfWeightMap = std::map<std::string, std::string>;  // tensor -> file

@@ -29,7 +29,7 @@ std::pair<int64_t, std::string_view> split_name(std::string_view name, std::stri
   return {block, name};
 }
 
-// A trained model as the matrices of the equivalent dense model, in float64.
+// A trained model as the matrices of the merged model, in float64.
 class Merged {
  public:
   explicit Merged(const ModelFiles& files) : files_(files), config_(files.config.model) {
@@ -40,11 +40,17 @@ class Merged {
 
   at::Tensor embedding() const {
     if (!config_.is_subspace()) return parameter("embedding");
-    const auto type = at::TensorOptions().dtype(storage_type(files_.config.train.precision));
-    const auto fixed = files_.table.defined() ? FixedTable(files_.table, type)
-                                              : FixedTable(files_.config.train.seed, files_.vocab(), config_.d,
-                                                           config_.subspace.anchor_std, type);
-    return fixed.whole().to(at::kDouble).addmm(parameter("embedding_coordinates"), u_.t());
+    const auto inside = parameter("embedding_coordinates").mm(u_.t());
+    // The tables of trained anchors contain T_fixed or replace it.
+    return config_.subspace.anchors == Anchors::kStage ? inside : t_fixed() + inside;
+  }
+
+  // The trained table of this name, "anchors.0" or "previous.0": (V, d).
+  at::Tensor trained_table(const std::string& name) const {
+    const auto rows = parameter(name);
+    if (config_.subspace.anchor_rank == 0) return rows;
+    const auto product = rows.mm(parameter(anchor_map_name(name)));
+    return name.starts_with("anchors.") ? t_fixed() + product : product;
   }
 
   // W_p1 or W_p2: (inputs, d).
@@ -56,15 +62,27 @@ class Merged {
   at::Tensor parameter(const std::string& name) const { return files_.parameter(name).take().to(at::kDouble); }
 
  private:
+  at::Tensor t_fixed() const {
+    const auto type = at::TensorOptions().dtype(storage_type(files_.config.train.precision));
+    const auto fixed = files_.table.defined() ? FixedTable(files_.table, type)
+                                              : FixedTable(files_.config.train.seed, files_.vocab(), config_.d,
+                                                           config_.subspace.anchor_std, type);
+    return fixed.whole().to(at::kDouble);
+  }
+
   const ModelFiles& files_;
   const ModelConfig& config_;
   at::Tensor u_;  // (d, k)
 };
 
-at::Tensor plain_tensor(const Merged& merged, const LlamaShape& shape, const std::string& name) {
+at::Tensor merged_tensor(const Merged& merged, const LlamaShape& shape, const std::string& name) {
   if (name == "model.embed_tokens.weight") return merged.embedding();
   if (name == "model.norm.weight") return merged.parameter("final_norm");
   if (name == "lm_head.weight") return merged.parameter("head").t();
+  if (name.starts_with("model.anchors.") || name.starts_with("model.previous.")) {
+    constexpr std::string_view kFront = "model.", kBack = ".weight";  // around our own name, "anchors.0"
+    return merged.trained_table(name.substr(kFront.size(), name.size() - kFront.size() - kBack.size()));
+  }
   const auto [block, part] = split_name(name, "model.layers.", ".weight");
   const auto ours = [block = block](const char* what) { return fmt::format("blocks.{}.{}", block, what); };
   const int64_t q = shape.heads * shape.head_dim(), kv = shape.kv_heads * shape.head_dim(), m = shape.mlp_width;
@@ -83,11 +101,10 @@ at::Tensor plain_tensor(const Merged& merged, const LlamaShape& shape, const std
   TP_CHECK(false, "a LLaMA has no tensor {}", name);
 }
 
-void refuse(std::string_view what, std::string_view why) {
-  throw UserError(
-      fmt::format("this model is not a plain LLaMA: {}; {}. Other programs do not support this, so the model can "
-                  "only be used with thinpipe",
-                  what, why));
+constexpr const char* kOnlyHere = "Other programs do not support this, so the model can only be used with thinpipe";
+
+void refuse(std::string_view what, std::string_view why, std::string_view instead = kOnlyHere) {
+  throw UserError(fmt::format("this model is not a plain LLaMA: {}; {}. {}", what, why, instead));
 }
 
 std::string output_name(int64_t block, int number) { return fmt::format("blocks.{}.wp{}", block, number); }
@@ -190,25 +207,37 @@ class Importer {
 
 }  // namespace
 
-LlamaShape plain_shape(const RunConfig& config) {
+LlamaShape merged_shape(const RunConfig& config) {
   const auto& model = config.model;
   if (model.positions != Positions::kRope) {
     refuse(fmt::format("model.positions = \"{}\"", to_string(model.positions)), "a LLaMA's positions are \"rope\"");
   }
   if (model.qk_norm) refuse("model.qk_norm = true", "a LLaMA does not normalise queries and keys");
+  LlamaShape shape{config.data.vocab,    model.d,         model.blocks,  model.heads, model.kv_heads, model.mlp_width,
+                   config.train.seq_len, model.rope_base, model.norm_eps};
   if (model.is_subspace() && model.subspace.anchors == Anchors::kStage) {
-    refuse("subspace.anchors = \"stage\"",
-           "a LLaMA adds a token's row only once, at the embedding, like anchors = \"fixed\"");
+    shape.tables = TokenTables{{}, model.subspace.previous == Previous::kTable, model.first_dense_block()};
+    for (const auto& group : anchor_groups(model, whole_model(model)))
+      shape.tables->first_blocks.push_back(group.first);
   }
-  return {config.data.vocab,    model.d,         model.blocks,  model.heads, model.kv_heads, model.mlp_width,
-          config.train.seq_len, model.rope_base, model.norm_eps};
+  return shape;
 }
 
-LlamaValues plain_values(const ModelFiles& files) {
-  const auto shape = plain_shape(files.config);
+LlamaShape plain_shape(const RunConfig& config) {
+  auto shape = merged_shape(config);
+  if (shape.tables) {
+    refuse("subspace.anchors = \"stage\"", "a LLaMA adds a token's row only once, at the embedding",
+           "Export it with --format hf, which adds the code that transformers needs for it, or train a model with "
+           "model.recipe = \"llama\"");
+  }
+  return shape;
+}
+
+LlamaValues merged_values(const ModelFiles& files) {
+  const auto shape = merged_shape(files.config);
   const auto merged = std::make_shared<const Merged>(files);
   return [shape, merged](const std::string& name) -> Result<std::vector<float>> {
-    return floats_of(plain_tensor(*merged, shape, name));
+    return floats_of(merged_tensor(*merged, shape, name));
   };
 }
 

@@ -1,6 +1,7 @@
-// Conversion between our models and a plain LLaMA. Export: a subspace model with fixed anchors is a plain LLaMA
-// once it is merged (METHOD 1): embedding = T_fixed + E U^T, o_proj = A1 U^T, down_proj = A2 U^T. Import: a
-// plain LLaMA is our dense model, with other names and transposed matrices.
+// Conversion between our models and a LLaMA. Export: a subspace model with fixed anchors is a plain LLaMA once it is
+// merged (METHOD 1): embedding = T_fixed + E U^T, o_proj = A1 U^T, down_proj = A2 U^T. With `anchors = "stage"` it also
+// has token tables, and the embedding is E U^T. Import: a plain LLaMA is our dense model, with other names and
+// transposed matrices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,15 +18,17 @@
 
 namespace thinpipe {
 
-// Throws UserError for features that a plain LLaMA does not have: sinusoidal positions, a norm of q and k,
-// trainable anchors.
+// The merged model, with token tables if it has trainable anchors. Throws UserError for features that neither has:
+// sinusoidal positions, a norm of q and k.
+LlamaShape merged_shape(const RunConfig& config);
+// The same for a plain LLaMA: throws UserError for trainable anchors, too.
 LlamaShape plain_shape(const RunConfig& config);
 
 // The values of the merged model, computed in float64 and rounded once. `files` must outlive the result. Throws like
-// plain_shape().
-LlamaValues plain_values(const ModelFiles& files);
+// merged_shape().
+LlamaValues merged_values(const ModelFiles& files);
 
-// The [model] section of such a LLaMA as a dense model.
+// The [model] section of a plain LLaMA as a dense model.
 ModelConfig dense_model_of(const LlamaShape& shape);
 // A parameter of that dense model, by its name in docs/model.md; float32.
 Result<at::Tensor> dense_parameter(const LlamaShape& shape, const LlamaValues& values, const std::string& name);

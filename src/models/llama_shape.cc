@@ -58,6 +58,10 @@ Status check_llama(const LlamaShape& shape, const Tokenizer& tokenizer) {
 std::vector<LlamaTensor> llama_tensors(const LlamaShape& shape) {
   const int64_t d = shape.d, q = shape.heads * shape.head_dim(), kv = shape.kv_heads * shape.head_dim();
   std::vector<LlamaTensor> tensors{{"model.embed_tokens.weight", {shape.vocab, d}}};
+  for (size_t group = 0; shape.tables && group < shape.tables->first_blocks.size(); ++group) {
+    tensors.push_back({fmt::format("model.anchors.{}.weight", group), {shape.vocab, d}});
+    if (shape.tables->previous) tensors.push_back({fmt::format("model.previous.{}.weight", group), {shape.vocab, d}});
+  }
   for (int64_t block = 0; block < shape.blocks; ++block) {
     const auto add = [&](const char* name, std::vector<int64_t> sizes) {
       tensors.push_back({fmt::format("model.layers.{}.{}.weight", block, name), std::move(sizes)});

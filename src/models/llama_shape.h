@@ -1,10 +1,11 @@
-// A plain LLaMA as other programs know it: its sizes, the names and shapes of its tensors (Hugging Face's, matrices
-// (out, in)), and its values, one tensor at a time. The writers of Hugging Face folders and GGUF files take this form;
-// the reader of such folders returns it. Needs no tensor library.
+// A LLaMA as other programs know it: its sizes, the names and shapes of its tensors (Hugging Face's, matrices (out,
+// in)), and its values, one tensor at a time. The writers of Hugging Face folders and GGUF files take this form; the
+// reader of such folders returns it. Needs no tensor library.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,17 @@
 #include "text/tokenizer.h"
 
 namespace thinpipe {
+
+// What a model with `anchors = "stage"` (METHOD 5) has besides a LLaMA. Before the first dense block, the blocks of a
+// group read r + e instead of the stream r, where e is the token's row of the group's table. Before the first dense
+// block itself, e of the last group is added to r. modeling_thinpipe.py is such a model in full.
+struct TokenTables {
+  std::vector<int64_t> first_blocks;  // of each group; ascending from 0, none above first_dense_block
+  bool previous = false;              // e has a second part: the previous token's row of a second table of the group
+  int64_t first_dense_block = 0;      // L if there is none: e is then added before the last norm
+
+  bool operator==(const TokenTables&) const = default;
+};
 
 struct LlamaShape {
   int64_t vocab = 0;      // V
@@ -23,6 +35,7 @@ struct LlamaShape {
   int64_t context = 0;    // longest sequence it was trained on: max_position_embeddings
   double rope_base = 10000.0;
   double norm_eps = 1e-5;
+  std::optional<TokenTables> tables = {};  // nothing in a plain LLaMA
 
   int64_t head_dim() const { return d / heads; }
   bool operator==(const LlamaShape&) const = default;
@@ -45,7 +58,8 @@ struct LlamaTensor {
   std::vector<int64_t> shape;  // (out, in), or (d) of a norm
 };
 
-// Every tensor of LlamaForCausalLM with an untied head, in the order of the model: embedding, blocks, norm, head.
+// Every tensor of LlamaForCausalLM with an untied head, in the order of the model: embedding, blocks, norm, head. The
+// tables of TokenTables, model.anchors.G and model.previous.G of group G, follow the embedding.
 std::vector<LlamaTensor> llama_tensors(const LlamaShape& shape);
 
 // Returns a tensor's values, row-major, by its name in llama_tensors(). Called once per tensor, so that only one must

@@ -1,5 +1,5 @@
-// What `thinpipe export --format gguf` writes: the requested types, the run's name, and a file for which the real
-// llama.cpp finds the same perplexity as `thinpipe eval`.
+// What `thinpipe export` writes. GGUF: the requested types, the run's name, and a file for which the real llama.cpp
+// finds the same perplexity as `thinpipe eval`. Hugging Face: a folder with its own code for a model with token tables.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +8,8 @@
 #include "base/files.h"
 #include "models/gguf_file.h"
 #include "models/llama_cpp.h"
+#include "models/python_torch.h"
+#include "text/tokenizer.h"
 
 namespace thinpipe {
 namespace {
@@ -65,6 +67,43 @@ TEST_F(Exports, MissingParentFolders_AreCreated) {
   must({"export", "brook", "--format", "hf", "--out", "for/more/hf"});
   EXPECT_TRUE(std::filesystem::exists(program_ / "for/others/m.gguf"));
   EXPECT_TRUE(std::filesystem::exists(program_ / "for/more/hf/config.json"));
+}
+
+TEST_F(Exports, ModelsWithTokenTables_BecomeAFolderWithCodeAndNoGgufFile) {
+  const std::vector<std::pair<std::string, bool>> settings{{"model.recipe=fast", true},
+                                                           {"subspace.anchors=stage", false}};
+  for (const auto& [setting, has_previous] : settings) {
+    SCOPED_TRACE(setting);
+    const std::string run = has_previous ? "fast" : "stage", folder = run + "-hf";
+    train({setting, "train.steps=1"}, run);
+    must({"export", run, "--format", "hf", "--out", folder});
+    EXPECT_TRUE(std::filesystem::exists(program_ / folder / "modeling_thinpipe.py"));
+    const auto config = Json::parse(read_file(program_ / folder / "config.json").take());
+    EXPECT_EQ(config.at("previous_token_tables"), has_previous);
+    test::expect_refused(program_, {"export", run, "--format", "gguf", "--out", "out"},
+                         {"subspace.anchors = \"stage\"", "--format hf", "model.recipe = \"llama\""});
+    test::expect_refused(program_, {"eval", folder}, {"model_type is \"thinpipe\"", "needs \"llama\""});
+  }
+}
+
+TEST_F(Exports, FolderOfAFastModel_ContinuesAPromptAsTheRunDoes) {
+  test::require_python_torch();
+  if (IsSkipped() || HasFatalFailure()) return;
+  train({"model.recipe=fast", "model.blocks=3", "pipeline.stages=2"}, "brook");
+  must({"export", "brook", "--format", "hf", "--out", "hf"});
+  const auto tokenizer = Tokenizer::load(program_ / "hf/tokenizer.model").take();
+  auto prompt = tokenizer.encode("The stream");
+  prompt.insert(prompt.begin(), tokenizer.bos());
+  const auto answers = test::PythonTorch::get().run({{{"folder", (program_ / "hf").string()},
+                                                      {"ids", {prompt}},
+                                                      {"mask", nullptr},
+                                                      {"labels", nullptr},
+                                                      {"dtype", "float32"},
+                                                      {"new_tokens", 12}}});
+  ASSERT_TRUE(answers.is_array()) << answers;
+  const auto continued = answers[0]["text"][0].get<std::vector<int32_t>>();
+  const auto ours = generate({"brook", "--prompt", "The stream", "--temperature", "0", "--max-tokens", "12"});
+  EXPECT_EQ(tokenizer.decode(continued).take(), "The stream" + ours.at("text").get<std::string>());
 }
 
 class ExportsInLlamaCpp : public Exports {

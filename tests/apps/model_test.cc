@@ -289,9 +289,7 @@ TEST_F(Models, Export_OfWhatALlamaCannotExpress_IsRefusedWithTheReason) {
     std::string named;
   };
   const std::vector<Case> cases{{{"model.positions=sinusoidal"}, "model.positions"},
-                                {{"model.qk_norm=true"}, "model.qk_norm"},
-                                {{"subspace.anchors=stage"}, "subspace.anchors"},
-                                {{"model.recipe=fast"}, "subspace.anchors"}};
+                                {{"model.qk_norm=true"}, "model.qk_norm"}};
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto run = "run" + std::to_string(i);
     auto settings = cases[i].settings;

@@ -159,6 +159,32 @@ TEST(HfFolder, PutsATensorLargerThanAShardIntoItsOwnFile) {
   EXPECT_TRUE(fs::exists(scratch / "model" / "model-00030-of-00030.safetensors"));
 }
 
+// The modeling file itself is tested in modeling_test.cc.
+TEST(HfFolder, OfAModelWithTokenTables_HasTheirTensorsAndTheCode) {
+  LlamaShape shape = kTinyLlama;
+  shape.tables = TokenTables{{0, 2}, true, 2};
+  const ScratchFolder scratch;
+  const auto path = scratch / "model";
+  write_hf_folder(path, shape, tiny_tokenizer(), tiny_llama(shape)).take();
+  EXPECT_EQ(read(path / "modeling_thinpipe.py"), read("src/models/modeling_thinpipe.py"));
+  EXPECT_EQ(json::parse(read(path / "generation_config.json"))["use_cache"], false);
+  const auto file = SafetensorsFile::open(path / "model.safetensors").take();
+  std::set<std::string> tables;
+  for (const auto& tensor : file.tensors()) {
+    if (tensor.name.starts_with("model.anchors.") || tensor.name.starts_with("model.previous.")) {
+      tables.insert(tensor.name);
+      EXPECT_EQ(tensor.shape, (std::vector<int64_t>{512, 64}));
+    }
+  }
+  EXPECT_EQ(tables, (std::set<std::string>{"model.anchors.0.weight", "model.anchors.1.weight",
+                                           "model.previous.0.weight", "model.previous.1.weight"}));
+  EXPECT_EQ(file.tensors().size(), llama_tensors(kTinyLlama).size() + tables.size());
+  EXPECT_EQ(
+      refusal(path),
+      "config.json: model_type is \"thinpipe\", needs \"llama\"; thinpipe exports such a model but cannot read it "
+      "back");
+}
+
 TEST(HfFolder, TellsTransformersHowToTokenise) {
   const ScratchFolder scratch;
   write_tiny(scratch / "model");

@@ -55,6 +55,21 @@ TEST(HfConfig, ReadsBackItsOwnOutput) {
   EXPECT_EQ(parse_hf_config(hf_config_text(config), "x").take(), config);
 }
 
+TEST(HfConfig, OfAModelWithTokenTables_NamesItsCodeAndItsGroups) {
+  LlamaShape shape{400, 64, 5, 4, 2, 160, 2048, 10000.0, 1e-5};
+  shape.tables = TokenTables{{0, 2, 3}, false, 4};
+  const auto config = json::parse(hf_config_text({shape, 1, 2, false, Dtype::kF32}));
+  EXPECT_EQ(config, json::parse(R"({
+    "anchor_first_blocks": [0, 2, 3], "architectures": ["ThinpipeForCausalLM"],
+    "auto_map": {"AutoConfig": "modeling_thinpipe.ThinpipeConfig",
+                 "AutoModelForCausalLM": "modeling_thinpipe.ThinpipeForCausalLM"},
+    "bos_token_id": 1, "eos_token_id": 2, "first_dense_block": 4, "hidden_size": 64, "initializer_range": 0.02,
+    "intermediate_size": 160, "max_position_embeddings": 2048, "model_type": "thinpipe", "num_attention_heads": 4,
+    "num_hidden_layers": 5, "num_key_value_heads": 2, "previous_token_tables": false, "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32", "use_cache": false,
+    "vocab_size": 400})"));
+}
+
 TEST(HfConfig, UsesDefaultsOnlyForKeysMissingInOlderFiles) {
   json old = good();
   for (const char* key :

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "model/fill.h"
+#include "models.h"
 #include "models/gguf.h"
 #include "models/llama.h"
 #include "models/llama_cpp.h"
@@ -34,12 +34,6 @@ using test::ScratchFolder;
 using test::tiny_tokenizer;
 
 constexpr size_t kPromptTokens = 64;
-
-// (tokens, V)
-at::Tensor logits_of(const Stage& stage, const ModelConfig& model, const std::vector<int32_t>& ids) {
-  KvCache cache(model, static_cast<int64_t>(ids.size()), stage.options());
-  return stage.logits(stage.extend(ids_tensor(ids, stage.options()), cache));
-}
 
 // ---- Made-up weights, in every type ----
 
@@ -272,7 +266,7 @@ class LlamaCppInterop : public testing::Test {
     test::require_llama_cpp();
     if (IsSkipped() || HasFatalFailure()) return;
     const auto& files = Trained::get().files();
-    write_gguf(scratch_ / "m.gguf", plain_shape(files.config), files.tokenizer, plain_values(files),
+    write_gguf(scratch_ / "m.gguf", plain_shape(files.config), files.tokenizer, merged_values(files),
                {GgufType::kF32, "trained"})
         .take();
   }

@@ -14,7 +14,7 @@ double loss_of(const Stage& stage) { return stage.evaluate(batch_of(some_tokens(
 // A dense model made by importing the merged values.
 std::unique_ptr<Stage> dense_from(const ModelFiles& files) {
   const auto shape = plain_shape(files.config);
-  const auto values = plain_values(files);
+  const auto values = merged_values(files);
   auto config = files.config;
   config.model = dense_model_of(shape);
   auto dense = files_of(config, nullptr);
@@ -38,7 +38,7 @@ TEST(PlainLlama, MergedModelComputesTheSame) {
 TEST(PlainLlama, ValuesHaveTheShapesOfTheFormat) {
   const auto config = small_subspace();
   const auto files = files_of(config, make_model(config));
-  const auto values = plain_values(files);
+  const auto values = merged_values(files);
   for (const auto& tensor : llama_tensors(plain_shape(config))) {
     int64_t count = 1;
     for (const int64_t size : tensor.shape) count *= size;
@@ -58,9 +58,18 @@ TEST(PlainLlama, RefusesFeaturesThatALlamaDoesNotHave) {
   config = small_dense();
   config.model.qk_norm = true;
   EXPECT_NE(refusal(config).find("model.qk_norm"), std::string::npos);
-  config = small_subspace();
+}
+
+TEST(PlainLlama, RefusesTokenTablesAndSaysWhatToDo) {
+  auto config = small_subspace();
   config.model.subspace.anchors = Anchors::kStage;
-  EXPECT_NE(refusal(config).find("subspace.anchors = \"stage\""), std::string::npos);
+  EXPECT_EQ(
+      refusal(config),
+      "this model is not a plain LLaMA: subspace.anchors = \"stage\"; a LLaMA adds a token's row only once, at the "
+      "embedding. Export it with --format hf, which adds the code that transformers needs for it, or train a model "
+      "with model.recipe = \"llama\"");
+  config.model.qk_norm = true;
+  EXPECT_NE(test::user_error([&] { merged_shape(config); }).find("model.qk_norm"), std::string::npos);
 }
 
 at::Tensor imported(const ImportedModel& model, const std::string& name) {
@@ -75,7 +84,7 @@ TEST(ImportLlama, DenseModelIsImportedUnchanged) {
   const auto config = small_dense();
   const auto stage = make_model(config);
   const auto files = files_of(config, stage);
-  const auto model = import_llama(plain_shape(config), plain_values(files), config.model).take();
+  const auto model = import_llama(plain_shape(config), merged_values(files), config.model).take();
   ASSERT_EQ(model.parameters.size(), stage->parameters().all().size());
   for (const auto& parameter : stage->parameters().all()) {
     EXPECT_TRUE(at::equal(imported(model, parameter.name), parameter.value.to(at::kFloat))) << parameter.name;
@@ -87,14 +96,14 @@ TEST(ImportLlama, ModelInASubspaceLosesNothing) {
   const auto config = small_subspace();
   const auto stage = make_model(config);
   const auto files = files_of(config, stage);
-  const auto model = import_llama(plain_shape(config), plain_values(files), config.model).take();
+  const auto model = import_llama(plain_shape(config), merged_values(files), config.model).take();
   EXPECT_NEAR(model.energy_lost, 0, 1e-12);
   // The same subspace, possibly with another basis.
   const auto& u = stage->subspace()->basis().u;
   EXPECT_LT((model.basis.mm(model.basis.t()) - u.mm(u.t())).abs().max().item<double>(), 1e-6);
   EXPECT_LT((model.basis.t().mm(model.basis) - at::eye(5, at::kDouble)).abs().max().item<double>(), 1e-12);
   // Table and coordinates together are the embedding.
-  const auto plain = plain_values(files)("model.embed_tokens.weight").take();
+  const auto plain = merged_values(files)("model.embed_tokens.weight").take();
   const auto rebuilt =
       model.table.to(at::kDouble).addmm(imported(model, "embedding_coordinates").to(at::kDouble), model.basis.t());
   for (int64_t i = 0; i < rebuilt.numel(); i += 97) {
@@ -107,7 +116,7 @@ TEST(ImportLlama, FindsTheBestSubspaceAndReportsTheLostEnergy) {
   const auto dense = small_dense();
   const auto stage = make_model(dense);
   const auto files = files_of(dense, stage);
-  const auto model = import_llama(plain_shape(dense), plain_values(files), small_subspace().model).take();
+  const auto model = import_llama(plain_shape(dense), merged_values(files), small_subspace().model).take();
   std::vector<at::Tensor> outputs;
   for (const char* name : {"blocks.0.wp1", "blocks.0.wp2", "blocks.1.wp1", "blocks.1.wp2"}) {
     outputs.push_back(stage->parameters().find(name)->value);

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "model/fill.h"
+#include "model/kv_cache.h"
 #include "model/stage.h"
 #include "models/model_files.h"
 #include "support/draw.h"
@@ -98,6 +100,12 @@ inline std::vector<int32_t> some_tokens(size_t count, uint64_t stream = 1) {
 // (1, n)
 inline TokenBatch batch_of(const std::vector<int32_t>& tokens) {
   return {at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end()), at::kLong).unsqueeze(0)};
+}
+
+// (tokens, V)
+inline at::Tensor logits_of(const Stage& stage, const ModelConfig& model, const std::vector<int32_t>& ids) {
+  KvCache cache(model, static_cast<int64_t>(ids.size()), stage.options());
+  return stage.logits(stage.extend(ids_tensor(ids, stage.options()), cache));
 }
 
 }  // namespace thinpipe
