@@ -241,8 +241,8 @@ void add_export(Command& program) {
   $ thinpipe export --format gguf               # the newest run, for llama.cpp
   $ thinpipe export my-run --format gguf --type q8_0 --out my-model.gguf
   $ thinpipe export my-run --step 100 --format hf --out my-model-hf
-A subspace model becomes a plain LLaMA that computes the same. docs/export.md lists the models that
-cannot be exported.)");
+A subspace model becomes a plain LLaMA that computes the same; one of recipe fast can only become a
+folder (hf), with its own code. docs/export.md lists the models that cannot be exported.)");
   command.callback([arguments, max_shard] {
     arguments->has_max_shard = max_shard->count() > 0;
     export_model(*arguments);

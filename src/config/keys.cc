@@ -209,7 +209,7 @@ void add_model(Table& table) {
       "type of model: a dense LLaMA, or one whose residual stream stays in a shared subspace");
   add("recipe", &C::recipe, one_of<Recipe>(),
       "the defaults of a subspace model; llama: it can be exported as a plain LLaMA; fast: it reaches a loss in fewer "
-      "steps, with token tables per stage, and only thinpipe can use it");
+      "steps, with token tables per stage, and can be exported for transformers only");
   add("d", &C::d, whole(1, 65536), "width of the residual stream");
   add("blocks", &C::blocks, whole(1, 4096), "number of transformer blocks, L");
   add("heads", &C::heads, whole(1, 1024), "number of query heads; must divide d");
