@@ -343,8 +343,8 @@ void add_subspace(Table& table) {
         subspace.previous = both ? Previous::kTable : Previous::kNone;
       });
   add("anchor_rank", &C::anchor_rank, whole(0, 65536),
-      "rank of the trainable tables of anchors = \"stage\", at most model.d; each is then V x rank numbers and rank x d, "
-      "and the token's is added to the frozen table; 0: tables of V x d");
+      "rank of the trainable tables of anchors = \"stage\", at most model.d; each is then V x rank numbers and rank x "
+      "d, and the token's is added to the frozen table; 0: tables of V x d");
   add("anchor_std", &C::anchor_std, above(0, 1000), "standard deviation of the token table");
   add("input", &C::input, one_of<InputForm>(), "how blocks read the stream; auto: whichever costs less per microbatch");
   add("zero_init", &C::zero_init, truth(), "start the output coordinates at 0");
