@@ -381,6 +381,7 @@ Trains both, one after the other, and prints their validation losses and bytes p
   auto& speedrun = lab.command("speedrun", "Steps and time to a dense model's loss over slow links");
   speedrun.number("--seeds", speedrun_options->seeds, 1, 100, "runs per row, with different seeds");
   speedrun.number("--steps", speedrun_options->steps, 25, 1'000'000, "steps of every run");
+  speedrun.add_flag("--long", speedrun_options->long_track, "four times the steps");
   speedrun.value("--corpus", speedrun_options->corpus, kFile, "kjv, a text or .jsonl file, or a folder of them");
   speedrun.value("--only", speedrun_options->only, {"ROW"}, "row to run beside the dense one; may be repeated");
   speedrun.value("--row", speedrun_options->rows, {"TEXT"}, "a further row, \"NAME KEY=VALUE ...\"; may be repeated");
@@ -390,8 +391,8 @@ Trains both, one after the other, and prints their validation losses and bytes p
   speedrun.footer(R"(Examples:
   $ thinpipe lab speedrun                       # two seeds of every row
   $ thinpipe lab speedrun --seeds 1 --steps 100 # a quick look
-  $ thinpipe lab speedrun --corpus texts --json
   $ thinpipe lab speedrun --only llama --row "int8 boundary.pack=int8"
+  $ thinpipe lab speedrun --long --only fast    # do the results hold in longer runs?
 Finished runs are kept: an interrupted table continues where it was.)");
   speedrun.callback([speedrun_options] { lab_speedrun(*speedrun_options); });
 }

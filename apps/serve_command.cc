@@ -10,6 +10,7 @@
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "models/llama.h"
 #include "net/addresses.h"
 #include "pipeline/run_corpus.h"
 #include "pipeline/run_folder.h"
@@ -48,6 +49,7 @@ void serve(const ServeArguments& arguments) {
     check_boundary(config);
     folder = create_run_folder(arguments.run_dir, config).take();
     bring_table(folder, config, std::filesystem::path(arguments.config).parent_path()).take();
+    if (const auto limit = export_limit(config); !limit.empty()) fmt::print("note: {}\n", limit);
     fmt::print("run: {}\n", folder.string());
     std::fflush(stdout);
   }

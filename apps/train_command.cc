@@ -11,6 +11,7 @@
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "models/llama.h"
 #include "pipeline/batches.h"
 #include "pipeline/corpus_table.h"
 #include "pipeline/in_process.h"
@@ -65,6 +66,7 @@ void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std:
              config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
              manifest.train_unigram_entropy);
   fmt::print("model: {}\n", model_line(config));
+  if (const auto limit = export_limit(config); !limit.empty()) fmt::print("note: {}\n", limit);
   fmt::print("run: {}\n", folder.string());
   std::fflush(stdout);
 }

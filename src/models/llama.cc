@@ -227,10 +227,19 @@ LlamaShape plain_shape(const RunConfig& config) {
   auto shape = merged_shape(config);
   if (shape.tables) {
     refuse("subspace.anchors = \"stage\"", "a LLaMA adds a token's row only once, at the embedding",
-           "Export it with --format hf, which adds the code that transformers needs for it, or train a model with "
-           "model.recipe = \"llama\"");
+           "llama.cpp cannot use it. Export it with --format hf, which adds the code that transformers needs for it, "
+           "or train a model with model.recipe = \"llama\"");
   }
   return shape;
+}
+
+std::string export_limit(const RunConfig& config) {
+  try {
+    (void)plain_shape(config);
+    return "";
+  } catch (const UserError& error) {
+    return error.what();
+  }
 }
 
 LlamaValues merged_values(const ModelFiles& files) {

@@ -23,6 +23,9 @@ namespace thinpipe {
 LlamaShape merged_shape(const RunConfig& config);
 // The same for a plain LLaMA: throws UserError for trainable anchors, too.
 LlamaShape plain_shape(const RunConfig& config);
+// What plain_shape() would throw, for those who begin a run: better known before the training than after it. Empty if
+// the model is a plain LLaMA.
+std::string export_limit(const RunConfig& config);
 
 // The values of the merged model, computed in float64 and rounded once. `files` must outlive the result. Throws like
 // merged_shape().

@@ -100,6 +100,14 @@ TEST_F(Train, SavedConfig_ReproducesTheRun) {
   }
 }
 
+TEST_F(Train, ModelThatIsNoPlainLlama_IsNamedBeforeTheRunBegins) {
+  const std::string note = "note: this model is not a plain LLaMA: subspace.anchors = \"stage\"";
+  const auto fast = program_.run(tiny_run({"model.mode=subspace", "model.recipe=fast"}));
+  ASSERT_EQ(fast.exit_code, 0) << fast.err;
+  EXPECT_LT(fast.out.find(note), fast.out.find("run: ")) << fast.out;
+  EXPECT_EQ(program_.run(tiny_run({"model.mode=subspace"})).out.find("note: "), std::string::npos);
+}
+
 TEST_F(Train, RewritesOneLineOnATerminal) {
   if (!test::has_pseudo_terminals()) GTEST_SKIP() << "no pseudo-terminals here (is /dev/pts mounted?)";
   const auto outcome = program_.run(tiny_run(), {.terminal = true});

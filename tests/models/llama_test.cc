@@ -66,8 +66,10 @@ TEST(PlainLlama, RefusesTokenTablesAndSaysWhatToDo) {
   EXPECT_EQ(
       refusal(config),
       "this model is not a plain LLaMA: subspace.anchors = \"stage\"; a LLaMA adds a token's row only once, at the "
-      "embedding. Export it with --format hf, which adds the code that transformers needs for it, or train a model "
-      "with model.recipe = \"llama\"");
+      "embedding. llama.cpp cannot use it. Export it with --format hf, which adds the code that transformers needs for "
+      "it, or train a model with model.recipe = \"llama\"");
+  EXPECT_EQ(export_limit(config), refusal(config));
+  EXPECT_EQ(export_limit(small_subspace()), "");
   config.model.qk_norm = true;
   EXPECT_NE(test::user_error([&] { merged_shape(config); }).find("model.qk_norm"), std::string::npos);
 }
