@@ -94,6 +94,7 @@ TEST(CommandLine, RefusesADeviceThisBuildDoesNotHaveBeforeDoingAnything) {
 }
 
 TEST(CommandLine, ListsARunWithDamagedFiles) {
+  if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
   const Program program;
   test::write_tiny_run(program);
   const auto run = program.data() / "runs" / "damaged";
