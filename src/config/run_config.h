@@ -46,7 +46,7 @@ struct SubspaceConfig {
   double anchor_std = 0.3;
   InputForm input = InputForm::kAuto;
   bool zero_init = false;      // A1, A2 start at zero
-  int64_t update_every = 500;  // steps between updates of U; 0: never
+  int64_t update_every = 0;    // steps between updates of U; 0: never
   double update_rate = 0.1;    // alpha, the step size of these updates
 
   bool operator==(const SubspaceConfig&) const = default;

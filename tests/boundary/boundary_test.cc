@@ -20,6 +20,7 @@ RunConfig config_of(ModelMode mode, Pack pack) {
   config.model.mode = mode;
   config.model.d = 32;
   config.model.subspace.rank = 8;
+  config.model.subspace.update_every = 500;
   config.train.seq_len = 6;
   config.train.microbatch = 3;
   config.boundary.pack = pack;
