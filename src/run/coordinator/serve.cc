@@ -128,7 +128,7 @@ void write_outcome(const std::filesystem::path& folder, const Finish& end, bool 
 
 // The run's corpus. Throws UserError if it is not the one that the run started with.
 PreparedCorpus same_corpus(RunStore& store, const std::filesystem::path& folder, const DataConfig& data) {
-  const auto corpus = corpus_of_run(folder, data, data_dir());
+  auto corpus = corpus_of_run(folder, data, data_dir());
   if (lasting(store, "corpus", corpus.id) == corpus.id) return corpus;
   throw UserError(fmt::format("data.corpus = \"{}\": is not the text that this run started with", data.corpus));
 }
