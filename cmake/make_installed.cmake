@@ -26,6 +26,8 @@ function(make_manual_page)
                   COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
+# Two installs of one build at the same time would read each other's half-written files. Held until this cmake ends.
+file(LOCK ${made} DIRECTORY GUARD PROCESS)
 make_from_program(thinpipe completion bash)
 make_from_program(_thinpipe completion zsh)
 make_manual_page()
