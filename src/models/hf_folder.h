@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -44,7 +45,7 @@ class HfFolder {
   Result<Tokenizer> tokenizer() const;
 
  private:
-  HfFolder(std::filesystem::path path, HfConfig config) : path_(std::move(path)), config_(config) {}
+  HfFolder(std::filesystem::path path, HfConfig config) : path_(std::move(path)), config_(std::move(config)) {}
 
   Status open_files();
   Status check_tensors() const;

@@ -47,7 +47,7 @@ class Merged {
 
   // The trained table of this name, "anchors.0" or "previous.0": (V, d).
   at::Tensor trained_table(const std::string& name) const {
-    const auto rows = parameter(name);
+    auto rows = parameter(name);
     if (config_.subspace.anchor_rank == 0) return rows;
     const auto product = rows.mm(parameter(anchor_map_name(name)));
     return name.starts_with("anchors.") ? t_fixed() + product : product;

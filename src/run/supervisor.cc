@@ -239,7 +239,7 @@ class Supervisor {
   }
 
   RunOutcome result() {
-    const auto outcome = read_outcome(run_.folder).take();
+    auto outcome = read_outcome(run_.folder).take();
     if (outcome.failed) throw UserError(outcome.reason);
     if (progress_ && outcome.step > shown_step_ && outcome.step == run_.config.train.steps) {
       const int64_t steps = outcome.step - shown_step_;

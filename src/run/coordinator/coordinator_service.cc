@@ -29,6 +29,8 @@ template <class... Cases>
 struct EffectCases : Cases... {
   using Cases::operator()...;
 };
+template <class... Cases>
+EffectCases(Cases...) -> EffectCases<Cases...>;  // clang before 17 needs it
 
 grpc::Status denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
 grpc::Status refusal(const std::string& reason) { return {grpc::StatusCode::FAILED_PRECONDITION, reason}; }
