@@ -41,7 +41,7 @@ struct LinkService::Call {
 // Points into the call's Exchange(), which returns when the link is finished or destroyed.
 class LinkService::AcceptedLink final : public Link {
  public:
-  AcceptedLink(Call& call)
+  explicit AcceptedLink(Call& call)
       : context_(call.context), stream_(call.stream), peer_(one_line(call.peer)), ended_(std::move(call.ended)) {}
   ~AcceptedLink() override {
     cancel();
@@ -93,7 +93,7 @@ grpc::Status LinkService::Exchange(grpc::ServerContext* context, Stream* stream)
     calls_.push_back(&call);
     drop_if_too_many();
   }
-  const auto opened = open(call, caller);
+  auto opened = open(call, caller);
   if (opened.ok()) serve(call);
   const std::lock_guard lock(mutex_);
   std::erase(calls_, &call);
