@@ -19,7 +19,7 @@ std::string rate_text(double bits_per_s) {
 std::optional<PathChoice> look_up(PathBook& book, const Member& lower, const Member& upper, TimePoint now,
                                   Effects& probes) {
   std::vector<PathProbe> wanted;
-  const auto path = book.choose(lower.incarnation, upper.incarnation, now, wanted);
+  auto path = book.choose(lower.incarnation, upper.incarnation, now, wanted);
   for (const auto& probe : wanted) {
     const bool upwards = probe.from == lower.incarnation;
     const auto& to = upwards ? upper : lower;
