@@ -3,11 +3,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
+#include "boundary/codec.h"
 #include "boundary/kernels/tensor_bytes.h"
 #include "boundary/sizes.h"
 #include "model/fill.h"
@@ -15,19 +14,23 @@
 namespace thinpipe {
 namespace {
 
-// Sends the stream unchanged, packed row by row: x, d wide, in a dense model.
-class PackedBoundary : public Boundary {
+// Sends the stream as boundary.kind says: x, d wide, in a dense model.
+class StreamBoundary : public Boundary {
  public:
-  explicit PackedBoundary(const Cut& cut)
-      : config_(cut.config), vocab_(cut.vocab), number_(static_cast<uint64_t>(cut.number)), options_(cut.options) {}
+  explicit StreamBoundary(const Cut& cut)
+      : config_(cut.config),
+        vocab_(cut.vocab),
+        number_(static_cast<uint64_t>(cut.number)),
+        options_(cut.options),
+        codec_(make_codec(cut.config, cut.options)) {}
 
   std::vector<std::byte> encode(const Activation& activation, MessageNumber number) override {
     const int64_t sequences = activation.batch.sequences();
     std::vector<std::byte> message(boundary_sizes(config_, vocab_, sequences).forward);
     const auto ids = std::span(message).first(ids_bytes(sequences, config_.train.seq_len, vocab_));
     write_ids(activation.batch.tokens, vocab_, ids);
-    pack_tensor(pack(), activation.stream, Rounding::kNearest, random(number, Direction::kForward),
-                std::span(message).subspan(ids.size()));
+    encode_stream(activation.stream, Rounding::kNearest, Direction::kForward, number,
+                  std::span(message).subspan(ids.size()));
     return message;
   }
 
@@ -37,21 +40,27 @@ class PackedBoundary : public Boundary {
     const int64_t length = config_.train.seq_len;
     const size_t ids_size = ids_bytes(sequences, length, vocab_);
     const auto tokens = TRY(read_ids(message.first(ids_size), sequences, length, vocab_));
-    const auto stream = TRY(unpack_tensor(pack(), message.subspan(ids_size), sequences * length, width(), options_));
+    const auto stream = TRY(codec_->decode(message.subspan(ids_size), sequences * length));
     return Activation{{tokens.to(options_.device())}, stream};
   }
 
   std::vector<std::byte> encode_gradient(const at::Tensor& grad, MessageNumber number) override {
-    std::vector<std::byte> message(packed_bytes(pack(), grad.size(0), width()));
-    pack_tensor(pack(), grad, Rounding::kStochastic, random(number, Direction::kBackward), message);
+    std::vector<std::byte> message(stream_bytes(config_, grad.size(0)));
+    encode_stream(grad, Rounding::kStochastic, Direction::kBackward, number, message);
     return message;
   }
 
   Result<at::Tensor> decode_gradient(std::span<const std::byte> message, int64_t sequences) override {
     const size_t wanted = boundary_sizes(config_, vocab_, sequences).backward;
     if (message.size() != wanted) return wrong_size("backward", message.size(), wanted);
-    return unpack_tensor(pack(), message, sequences * config_.train.seq_len, width(), options_);
+    return codec_->decode(message, sequences * config_.train.seq_len);
   }
+
+  void commit(bool apply) override {
+    if (apply) left_out_ = now_left_out_;
+  }
+  at::Tensor left_out() const override { return left_out_; }
+  void set_left_out(at::Tensor left_out) override { left_out_ = std::move(left_out); }
 
  protected:
   Error wrong_size(const char* what, size_t got, size_t wanted) const {
@@ -62,21 +71,29 @@ class PackedBoundary : public Boundary {
   const int64_t vocab_;
 
  private:
-  Pack pack() const { return config_.boundary.pack; }
-  int64_t width() const { return config_.model.boundary_width(); }
-  PackRandom random(MessageNumber number, Direction direction) const {
-    return {config_.train.seed, pack_stream(number.step, number.microbatch, number_, direction)};
+  // With error feedback, the message carries the stream and what the message before it lost (Optimus-CC calls this lazy
+  // error propagation). A step that is run again starts from the last commit.
+  void encode_stream(const at::Tensor& stream, Rounding rounding, Direction direction, MessageNumber number,
+                     std::span<std::byte> out) {
+    const PackRandom random{config_.train.seed, pack_stream(number.step, number.microbatch, number_, direction)};
+    if (!config_.boundary.error_feedback || number.evaluation) return codec_->encode(stream, rounding, random, out);
+    if (number.microbatch == 0) now_left_out_ = left_out_;
+    const auto wanted = now_left_out_.defined() ? stream + now_left_out_ : stream;
+    codec_->encode(wanted, rounding, random, out);
+    now_left_out_ = wanted - codec_->decode(out, wanted.size(0)).take();
   }
 
   const uint64_t number_;
   const at::TensorOptions options_;
+  const std::unique_ptr<Codec> codec_;
+  at::Tensor left_out_, now_left_out_;  // as of the last commit; after the last message
 };
 
 // Sends coordinates, k wide. At the end of a step that updates the subspace, the next basis goes upstream: its version
 // and U in float64 (METHOD 3).
-class SubspaceBoundary final : public PackedBoundary {
+class SubspaceBoundary final : public StreamBoundary {
  public:
-  explicit SubspaceBoundary(const Cut& cut) : PackedBoundary(cut), side_(*cut.side) {}
+  explicit SubspaceBoundary(const Cut& cut) : StreamBoundary(cut), side_(*cut.side) {}
 
   bool has_end_of_step(Direction direction, int64_t step) const override {
     return direction == Direction::kBackward && side_.moves_at(step);
@@ -117,36 +134,15 @@ class SubspaceBoundary final : public PackedBoundary {
   SubspaceSide& side_;
 };
 
-std::string pack_refusal(const RunConfig& config, std::string_view width_key) {
-  const int64_t width = config.model.boundary_width();
-  const auto problem = pack_problem(config.boundary.pack, width);
-  if (problem.empty() || config.pipeline.stages == 1) return "";
-  return fmt::format("boundary.pack = \"{}\" with {} = {}: {}", to_string(config.boundary.pack), width_key, width,
-                     problem);
-}
-
-struct BoundaryKind {
-  std::unique_ptr<Boundary> (*make)(const Cut& cut);
-  // "" or one sentence that names the key, its value and what would be right.
-  std::string (*refuses)(const RunConfig& config);
-};
-
-// The kinds there are; kind_of() chooses.
-constexpr std::array<BoundaryKind, 2> kKinds{{
-    {[](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<SubspaceBoundary>(cut); },
-     [](const RunConfig& config) { return pack_refusal(config, "subspace.rank"); }},
-    {[](const Cut& cut) -> std::unique_ptr<Boundary> { return std::make_unique<PackedBoundary>(cut); },
-     [](const RunConfig& config) { return pack_refusal(config, "model.d"); }},
-}};
-
-const BoundaryKind& kind_of(const RunConfig& config) { return kKinds[config.model.is_subspace() ? 0 : 1]; }
-
 }  // namespace
 
-std::unique_ptr<Boundary> make_boundary(const Cut& cut) { return kind_of(cut.config).make(cut); }
+std::unique_ptr<Boundary> make_boundary(const Cut& cut) {
+  if (cut.config.model.is_subspace()) return std::make_unique<SubspaceBoundary>(cut);
+  return std::make_unique<StreamBoundary>(cut);
+}
 
 void check_boundary(const RunConfig& config) {
-  if (auto reason = kind_of(config).refuses(config); !reason.empty()) throw UserError(reason);
+  if (auto problem = boundary_problem(config); !problem.empty()) throw UserError(problem);
 }
 
 }  // namespace thinpipe

@@ -24,6 +24,7 @@ namespace thinpipe {
 struct MessageNumber {
   uint64_t step;
   uint64_t microbatch;
+  bool evaluation = false;  // nothing is learnt from it: rounded to nearest, without error feedback
 };
 
 struct Activation {
@@ -43,7 +44,8 @@ struct Cut {
   ParameterSet* parameters = nullptr;
 };
 
-// One per side of a cut. One thread at a time.
+// One per side of a cut. One thread at a time. The earlier stage encodes activations, the later one gradients, and each
+// in the order of the microbatches.
 class Boundary {
  public:
   virtual ~Boundary() = default;
@@ -61,6 +63,11 @@ class Boundary {
   virtual Status take_end_of_step(Direction /*direction*/, std::span<const std::byte> /*message*/) { return {}; }
   // The step was applied, or (false) it was abandoned and must leave no trace.
   virtual void commit(bool /*apply*/) {}
+
+  // With boundary.error_feedback: what this side's messages lost so far and the next one will carry, (BT, width), as of
+  // the last commit. Undefined: nothing. Part of a checkpoint.
+  virtual at::Tensor left_out() const { return {}; }
+  virtual void set_left_out(at::Tensor /*left_out*/) {}
 };
 
 std::unique_ptr<Boundary> make_boundary(const Cut& cut);

@@ -356,10 +356,16 @@ void add_boundary(Table& table) {
   using C = BoundaryConfig;
   SectionKeys add(
       table, "boundary", [](auto& config) -> auto& { return config.boundary; }, "What stages send to each other.");
+  add("kind", &C::kind, one_of<BoundaryKind>(),
+      "stream: the whole stream; for comparison, in dense models: topk: the largest numbers of each token; lowrank: a "
+      "product of two thin matrices");
   add("pack", &C::pack, one_of<Pack>(),
       "number format of the activations and gradients that are sent (docs/wire.md); int formats have a scale per token",
       "`int4` for a subspace model, `fp32` for a dense one",
       [](RunConfig& config) { config.boundary.pack = config.model.is_subspace() ? Pack::kInt4 : Pack::kFp32; });
+  add("keep", &C::keep, whole(1, 65536), "numbers per token that topk sends, or the rank of lowrank");
+  add("error_feedback", &C::error_feedback, truth(),
+      "add what a message lost by its pack or kind to the next message of the same cut and direction");
 }
 
 void add_link(Table& table) {

@@ -29,6 +29,8 @@ inline constexpr auto kWords<LrSchedule> = words("constant", "cosine", "linear",
 template <>
 inline constexpr auto kWords<Pack> = words("fp64", "fp32", "bf16", "fp16", "int8", "int4", "int2");
 template <>
+inline constexpr auto kWords<BoundaryKind> = words("stream", "topk", "lowrank");
+template <>
 inline constexpr auto kWords<ModelMode> = words("dense", "subspace");
 template <>
 inline constexpr auto kWords<Recipe> = words("llama", "fast");

@@ -72,7 +72,7 @@ class BlockSpecs {
 
  private:
   std::string name(std::string_view part) const { return fmt::format("blocks.{}.{}", index_, part); }
-  std::string unit() const { return fmt::format("block-{:03}", index_); }
+  std::string unit() const { return block_unit(index_); }
   void add_gain(std::string_view part, int64_t width) { all_.push_back(gain_spec(name(part), unit(), width)); }
 
   void add_reader(std::string_view norm, std::string_view weight, std::vector<int64_t> columns) {
@@ -107,6 +107,8 @@ class BlockSpecs {
 };
 
 }  // namespace
+
+std::string block_unit(int64_t block) { return fmt::format("block-{:03}", block); }
 
 bool is_anchor_unit(const std::string& unit) { return unit.starts_with(kAnchorUnits); }
 

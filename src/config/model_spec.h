@@ -73,6 +73,8 @@ BlockRange whole_model(const ModelConfig& model);
 BlockRange blocks_of_stage(const std::vector<int64_t>& cuts, int64_t stage);
 BlockRange blocks_of_stage(const RunConfig& config, int64_t stage);
 
+// The unit of a block: "block-003".
+std::string block_unit(int64_t block);
 // Whether the unit holds trained anchors.
 bool is_anchor_unit(const std::string& unit);
 

@@ -198,6 +198,7 @@ std::string_view to_string(Precision precision) { return enum_name(precision); }
 std::string_view to_string(OptimizerKind kind) { return enum_name(kind); }
 std::string_view to_string(LrSchedule schedule) { return enum_name(schedule); }
 std::string_view to_string(Pack pack) { return enum_name(pack); }
+std::string_view to_string(BoundaryKind kind) { return enum_name(kind); }
 
 int64_t default_mlp_width(int64_t d) { return (8 * d + 95) / 96 * 32; }
 

@@ -20,6 +20,9 @@ enum class OptimizerKind { kAdamw, kRowAdamw, kMuon };
 enum class LrSchedule { kConstant, kCosine, kLinear, kWsd };
 // Number format of the values that cross a cut (docs/wire.md, "Packs").
 enum class Pack { kFp64, kFp32, kBf16, kFp16, kInt8, kInt4, kInt2 };
+// What crosses a cut: the whole stream, the largest numbers of each row, or the nearest matrix of low rank. The last
+// two lose something and are for dense models.
+enum class BoundaryKind { kStream, kTopK, kLowRank };
 
 enum class ModelMode { kDense, kSubspace };
 // What a subspace model is made for: to be exported as a plain LLaMA, or to reach a loss soonest.
@@ -148,7 +151,10 @@ struct PipelineConfig {
 
 // [boundary]
 struct BoundaryConfig {
-  Pack pack = Pack::kInt4;  // default: int4 for coordinates, fp32 for x
+  BoundaryKind kind = BoundaryKind::kStream;
+  Pack pack = Pack::kInt4;      // default: int4 for coordinates, fp32 for x
+  int64_t keep = 16;            // numbers per row of topk, rank of lowrank
+  bool error_feedback = false;  // the next message also carries what this one lost
 
   bool operator==(const BoundaryConfig&) const = default;
 };
@@ -201,6 +207,7 @@ std::string_view to_string(Precision precision);
 std::string_view to_string(OptimizerKind kind);
 std::string_view to_string(LrSchedule schedule);
 std::string_view to_string(Pack pack);
+std::string_view to_string(BoundaryKind kind);
 
 // Default inner width of SwiGLU: 8/3 d, rounded up to a multiple of 32.
 int64_t default_mlp_width(int64_t d);

@@ -26,14 +26,17 @@ constexpr uint64_t kEpoch = 1;
 
 }  // namespace
 
-InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table)
+InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table,
+                                     bool shaped)
     : config_(config) {
+  const auto shapes =
+      shaped ? link_settings(config) : std::vector<CutSettings>(static_cast<size_t>(config.pipeline.stages));
   const auto count = static_cast<size_t>(config.pipeline.stages);
   for (size_t i = 0; i + 1 < count; ++i) {
     auto [earlier, later] = make_memory_link();
     const auto rules = packet_rules(config, static_cast<int64_t>(i));
-    down_.push_back(std::make_unique<PacketLink>(std::move(earlier), rules, kEpoch));
-    up_.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch));
+    down_.push_back(std::make_unique<PacketLink>(std::move(earlier), rules, kEpoch, shapes[i].forward));
+    up_.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch, shapes[i].backward));
   }
   for (size_t i = 0; i < count; ++i) {
     workers_.push_back(std::make_unique<StageWorker>(config_, vocab, stage_place(config, i), &batches, table));

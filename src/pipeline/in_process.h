@@ -32,8 +32,10 @@ struct StepResult : CommitRow {
 // stage's own exceptions.
 class InProcessPipeline {
  public:
-  // table: T_fixed if the config names one (Stage). Throws UserError if the config cannot be run.
-  InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table = {});
+  // table: T_fixed if the config names one (Stage). Throws UserError if the config cannot be run. shaped: the links are
+  // as slow as [link] says; otherwise they take no time.
+  InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table = {},
+                    bool shaped = false);
   ~InProcessPipeline();
 
   // Runs and commits the step, or skips it if it is not finite.

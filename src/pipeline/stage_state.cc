@@ -13,6 +13,10 @@ namespace {
 
 constexpr const char* kFormat = "thinpipe-unit-2";
 constexpr const char* kTap = "tap.c";
+// What the messages of a cut lost so far (boundary.error_feedback), in the file of the block at that cut. Files without
+// it are as good: the run may have had other cuts.
+constexpr const char* kLostForward = "cut.left_out.forward";    // behind this block
+constexpr const char* kLostBackward = "cut.left_out.backward";  // before this block
 
 // Reads a tensor that must have the shape and type of `like`.
 Result<at::Tensor> matching(const SafetensorsFile& file, const std::string& name, const at::Tensor& like) {
@@ -73,13 +77,24 @@ std::vector<UnitState> StageWorker::state() {
     of_unit(kSharedUnit).emplace_back("basis.u", side->basis().u);
     if (side->second_moment().defined()) of_unit("head").emplace_back(kTap, side->second_moment());
   }
+  for (const auto& [boundary, name, unit] : sending_sides()) {
+    if (boundary->left_out().defined()) of_unit(unit).emplace_back(name, boundary->left_out());
+  }
   return units;
+}
+
+std::vector<StageWorker::SendingSide> StageWorker::sending_sides() {
+  std::vector<SendingSide> sides;
+  if (before_) sides.push_back({before_.get(), kLostBackward, block_unit(place_.range.first)});
+  if (after_) sides.push_back({after_.get(), kLostForward, block_unit(place_.range.last - 1)});
+  return sides;
 }
 
 Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files, int64_t step) {
   // Everything is read and checked before anything is used.
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // target, value
   at::Tensor basis, tap;
+  std::map<Boundary*, at::Tensor> left_out;
   int64_t version = 0;
   double dropped_share = 0;
   auto* side = stage_.subspace();
@@ -90,7 +105,7 @@ Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files,
     if (unit.unit == kSharedUnit) version = its_version;
     dropped_share = std::max(dropped_share, its_share);
     for (const auto& [name, target] : unit.tensors) {
-      if (name == kTap) continue;
+      if (name == kTap || name == kLostForward || name == kLostBackward) continue;
       auto value = TRY(matching(file, name, target));
       if (name == "basis.u") {
         basis = std::move(value);
@@ -100,6 +115,12 @@ Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files,
     }
     if (unit.unit == "head" && side != nullptr && file.find(kTap) != nullptr) {
       tap = TRY(matching(file, kTap, side->second_moment_or_zeros()));
+    }
+    const auto like = at::empty({config_.train.microbatch * config_.train.seq_len, config_.model.boundary_width()},
+                                stage_.options().device(at::kMeta));
+    for (const auto& sending : sending_sides()) {
+      if (sending.unit != unit.unit || file.find(sending.name) == nullptr) continue;
+      left_out[sending.boundary] = TRY(matching(file, sending.name, like)).to(stage_.options().device());
     }
     return {};
   };
@@ -116,6 +137,7 @@ Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files,
     side->drop_tap();
     side->set_second_moment(tap.defined() ? tap.to(side->u().device()) : at::Tensor());
   }
+  for (const auto& sending : sending_sides()) sending.boundary->set_left_out(left_out[sending.boundary]);
   dropped_share_ = dropped_share;
   applied_ = step;
   return {};

@@ -167,6 +167,7 @@ void StageWorker::commit(const control::Commit& commit) {
       if (parameter.full_width > 0) dropped_share_ = std::max(dropped_share_, dropped_share(parameter.value, q));
     }
     optimizer_.change_over(stage_.change_over(*side->next_basis()));
+    for (const auto& sending : sending_sides()) sending.boundary->set_left_out({});  // it was in the old coordinates
   }
   side->commit_tap(commit.grad_factor());  // after an update of the basis, which starts a new C
 }
@@ -183,8 +184,8 @@ Result<double> StageWorker::evaluate(uint64_t epoch, int64_t step, int64_t windo
     const auto pass = stage_.evaluate(std::move(in.batch), in.stream);
     loss_sum += pass.loss_sum;
     if (!after_) continue;
-    // Evaluation always rounds to nearest, so the message number does not matter.
-    TRY(send(*next_, PacketKind::kEvalForward, m, after_->encode({pass.batch, pass.output}, {0, 0})));
+    const MessageNumber number{0, 0, /*evaluation=*/true};
+    TRY(send(*next_, PacketKind::kEvalForward, m, after_->encode({pass.batch, pass.output}, number)));
   }
   return loss_sum;
 }
@@ -289,8 +290,7 @@ size_t max_payload_bytes(const RunConfig& config, int64_t vocab) { return bounda
 
 PacketRules packet_rules(const RunConfig& config, int64_t cut) {
   constexpr int64_t kMostEvaluationBatches = int64_t{1} << 20;
-  return {
-      .boundary = cut, .microbatches = config.train.microbatches, .eval_microbatches = kMostEvaluationBatches};
+  return {.boundary = cut, .microbatches = config.train.microbatches, .eval_microbatches = kMostEvaluationBatches};
 }
 
 }  // namespace thinpipe

@@ -86,6 +86,14 @@ class StageWorker {
     double forward_s = 0, backward_s = 0, wait_s = 0, total_s = 0;
   };
 
+  // What one side of a cut keeps for its next message, and where a checkpoint has it.
+  struct SendingSide {
+    Boundary* boundary;
+    const char* name;
+    std::string unit;
+  };
+  std::vector<SendingSide> sending_sides();
+
   void begin(uint64_t epoch, int64_t step);
   Status forward(int64_t microbatch);
   Status backward(int64_t microbatch);

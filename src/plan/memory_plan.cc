@@ -112,6 +112,13 @@ double queue_bytes(const RunConfig& config, int64_t vocab, int64_t stage) {
   return total;
 }
 
+// With error feedback each sending side of a cut keeps what its messages lost.
+double left_out_bytes(const RunConfig& config, const Sizes& s, BlockRange blocks) {
+  if (!config.boundary.error_feedback) return 0;
+  const double sides = (blocks.has_embedding() ? 0 : 1) + (blocks.has_head() ? 0 : 1);
+  return sides * s.number * s.rows * static_cast<double>(config.model.boundary_width());
+}
+
 // Bytes of a checkpoint besides parameters and moments: the basis and, in the stage that collects it, C.
 double shared_state_bytes(const ModelConfig& model, const Sizes& s, BlockRange blocks) {
   if (!model.is_subspace()) return 0;
@@ -167,7 +174,7 @@ uint64_t state_bytes(const RunConfig& config, int64_t vocab, BlockRange blocks) 
   for (const auto& spec : model_spec(config.model, vocab, blocks)) {
     numbers += static_cast<double>(spec.elements()) + rule_for(config.optim.kind, spec).size(spec).kept;
   }
-  return bytes(s.number * numbers + shared_state_bytes(config.model, s, blocks));
+  return bytes(s.number * numbers + shared_state_bytes(config.model, s, blocks) + left_out_bytes(config, s, blocks));
 }
 
 StepTraffic step_traffic(const RunConfig& config, int64_t vocab, int64_t stage) {
@@ -207,7 +214,8 @@ MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, Bl
   add_subspace(config, s, blocks, plan);
   plan.activations = bytes(activation_bytes(config, s, blocks, static_cast<double>(most_in_flight(config, stage))));
   if (blocks.has_head()) plan.logits = bytes(logit_bytes(s));
-  plan.queues = bytes(queue_bytes(config, vocab, stage));
+  // What was lost by the last commit, since then, and while a message is encoded.
+  plan.queues = bytes(queue_bytes(config, vocab, stage) + 4 * left_out_bytes(config, s, blocks));
   plan.base = bytes(kBaseBytes);
 
   // While it loads a checkpoint, a stage briefly holds it twice; at that time it has no activations.

@@ -15,10 +15,12 @@ using test::Program;
 using test::RunningProgram;
 using test::Seconds;
 
-constexpr int kKills = 20;
 // The delay slows steps on a fast machine too, so that the run is not over before the last kill. It also makes the
 // warm-up deeper than the default; stages must agree on that after every restart.
 const test::Arguments kSettings = {"train.steps=60", "link.delay=25ms"};
+// What the messages lost must survive as well.
+const test::Arguments kLossySettings = {"train.steps=60",     "link.delay=25ms", "model.mode=dense",
+                                        "boundary.kind=topk", "boundary.keep=4", "boundary.error_feedback=true"};
 
 uint64_t seed_from_environment() {
   const char* text = std::getenv("THINPIPE_KILL_SEED");
@@ -32,8 +34,8 @@ class Killer {
       : program_(program), run_(std::move(run)), watch_(run_), rng_(seed, "kills") {}
 
   // False: the run ended before all the kills, or hangs.
-  bool kill_all() {
-    for (int i = 0; i < kKills; ++i) {
+  bool kill_all(int kills) {
+    for (int i = 0; i < kills; ++i) {
       if (!wait_for_the_moment() || !kill(targets_of(i))) return false;
     }
     return wait_for_commits(1);
@@ -132,24 +134,29 @@ class Killer {
   std::vector<double> times_;
 };
 
-TEST(Kills, TwentyKills_DoNotChangeTheResult) {
+void expect_same_result_after(int kills, const test::Arguments& settings) {
   const Program program;
   test::write_small_run(program);
-  const auto undisturbed = program.run(test::small_run(program / "undisturbed", kSettings));
+  const auto undisturbed = program.run(test::small_run(program / "undisturbed", settings));
   ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
 
   const auto seed = seed_from_environment();
   fmt::print("seed {} (THINPIPE_KILL_SEED)\n", seed);
   const auto run = program / "killed";
-  RunningProgram killed(program, test::small_run(run, kSettings));
+  RunningProgram killed(program, test::small_run(run, settings));
   ASSERT_TRUE(killed.wait_until("the first step is committed", [&] { return test::metrics_lines(run) > 0; }));
   Killer killer(killed, run, seed);
-  EXPECT_TRUE(killer.kill_all()) << "not all kills happened\n" << killed.out() << killed.err() << test::logs_of(run);
+  EXPECT_TRUE(killer.kill_all(kills)) << "not all kills happened\n"
+                                      << killed.out() << killed.err() << test::logs_of(run);
   killer.print_times();
   const auto outcome = killed.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err << test::logs_of(run);
   test::expect_same_result(run, test::result_of(program / "undisturbed"));
 }
+
+TEST(Kills, TwentyKills_DoNotChangeTheResult) { expect_same_result_after(20, kSettings); }
+
+TEST(Kills, SixKills_DoNotChangeTheResultOfALossyRunWithErrorFeedback) { expect_same_result_after(6, kLossySettings); }
 
 }  // namespace
 }  // namespace thinpipe

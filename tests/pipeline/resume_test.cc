@@ -19,10 +19,11 @@ using test::tiny_config;
 using test::TinyCorpus;
 using test::TinyRun;
 
-enum class Kind { kDense, kSubspace, kAnchors };
+enum class Kind { kDense, kSubspace, kAnchors, kTopK, kLowRank, kFeedback };
 
 RunConfig config_of(Kind kind, ScheduleKind schedule, OptimizerKind optimizer, Precision precision) {
-  auto config = tiny_config(kind == Kind::kDense ? ModelMode::kDense : ModelMode::kSubspace);
+  const bool subspace = kind == Kind::kSubspace || kind == Kind::kAnchors || kind == Kind::kFeedback;
+  auto config = tiny_config(subspace ? ModelMode::kSubspace : ModelMode::kDense);
   config.pipeline.stages = 3;
   config.pipeline.cuts = {1, 1, 2};
   config.pipeline.schedule = schedule;
@@ -34,6 +35,11 @@ RunConfig config_of(Kind kind, ScheduleKind schedule, OptimizerKind optimizer, P
     config.model.subspace.previous = Previous::kTable;
     config.model.subspace.anchor_groups = {1, 1, 2};
   }
+  if (kind == Kind::kTopK || kind == Kind::kLowRank) {
+    config.boundary.kind = kind == Kind::kTopK ? BoundaryKind::kTopK : BoundaryKind::kLowRank;
+    config.boundary.keep = 6;
+  }
+  config.boundary.error_feedback = kind == Kind::kTopK || kind == Kind::kLowRank || kind == Kind::kFeedback;
   validate(config);
   return config;
 }
@@ -77,7 +83,7 @@ TEST_P(Resume, ContinuesBitForBitBeforeAtAndAfterAChangeOfBasis) {
 }
 
 std::string name_of(const testing::TestParamInfo<Resume::ParamType>& info) {
-  static const char* const kKinds[] = {"dense", "subspace", "anchors"};
+  static const char* const kKinds[] = {"dense", "subspace", "anchors", "topk", "lowrank", "feedback"};
   const auto [kind, schedule, optimizer, precision] = info.param;
   return std::string(kKinds[static_cast<int>(kind)]) + (schedule == ScheduleKind::kGpipe ? "_gpipe_" : "_1f1b_") +
          std::string(to_string(optimizer)) + (precision == Precision::kFloat32 ? "_f32" : "_f64");
@@ -95,6 +101,12 @@ INSTANTIATE_TEST_SUITE_P(Subspace, Resume,
 INSTANTIATE_TEST_SUITE_P(Dense, Resume,  // row_adamw needs a subspace model
                          testing::Combine(testing::Values(Kind::kDense), kSchedules,
                                           testing::Values(OptimizerKind::kAdamw, OptimizerKind::kMuon), kPrecisions),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(Lossy, Resume,
+                         testing::Combine(testing::Values(Kind::kTopK, Kind::kLowRank, Kind::kFeedback),
+                                          testing::Values(ScheduleKind::k1f1b), testing::Values(OptimizerKind::kMuon),
+                                          testing::Values(Precision::kFloat32)),
                          name_of);
 
 TEST(Restore, ReplacesTheWholeStateOfTheStage) {

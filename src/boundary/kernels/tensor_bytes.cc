@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "boundary/columns.h"
 #include "boundary/sizes.h"
 
 namespace thinpipe {
@@ -70,6 +71,17 @@ Result<at::Tensor> read_ids(std::span<const std::byte> in, int64_t sequences, in
     ids[i] = id;
   }
   return tokens;
+}
+
+void write_columns(const at::Tensor& columns, int64_t width, std::span<std::byte> out) {
+  const auto host = columns.cpu().contiguous();
+  write_columns({host.data_ptr<int64_t>(), static_cast<size_t>(host.numel())}, width, out);
+}
+
+Result<at::Tensor> read_columns(std::span<const std::byte> in, int64_t rows, int64_t keep, int64_t width) {
+  const auto columns = at::empty({rows, keep}, at::TensorOptions().dtype(at::kLong));
+  TRY(read_columns(in, keep, width, {columns.data_ptr<int64_t>(), static_cast<size_t>(columns.numel())}));
+  return columns;
 }
 
 }  // namespace thinpipe

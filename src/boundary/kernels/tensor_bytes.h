@@ -23,4 +23,8 @@ void write_ids(const at::Tensor& tokens, int64_t vocab, std::span<std::byte> out
 // (B, T+1) int64 on the CPU. An error if an id is not below V or a valid length is not T. `in` must be ids_bytes long.
 Result<at::Tensor> read_ids(std::span<const std::byte> in, int64_t sequences, int64_t length, int64_t vocab);
 
+// boundary/columns.h for tensors: (rows, keep) int64, read to the CPU.
+void write_columns(const at::Tensor& columns, int64_t width, std::span<std::byte> out);
+Result<at::Tensor> read_columns(std::span<const std::byte> in, int64_t rows, int64_t keep, int64_t width);
+
 }  // namespace thinpipe
