@@ -338,6 +338,38 @@ Trains on the training documents of the corpus, as `thinpipe data prepare` does.
   command.callback([arguments] { train_tokenizer_file(*arguments); });
 }
 
+void add_experiment(Command& lab, const std::string& name, const std::string& summary, bool dumps) {
+  auto options = std::make_shared<ExperimentOptions>();
+  auto& command = lab.command(name, summary);
+  command.add_flag("--quick", options->quick, "a small version that takes seconds");
+  command.value("--svg", options->svg, kFile, "file for the plots");
+  if (dumps) command.value("--dump", options->dump, kFile, "folder for tensors behind the figures (lab/recompute.py)");
+  command.json_flag(options->json);
+  command.footer(fmt::format(R"(Examples:
+  $ thinpipe lab {0} --quick
+  $ thinpipe lab {0} --svg {0}.svg --json
+Prints its question, a table and its answer. Finished parts are kept: an interrupted experiment
+continues where it was.)",
+                             name));
+  command.callback([name, options] { lab_experiment(name, *options); });
+}
+
+void add_compare(Command& program) {
+  auto options = std::make_shared<CompareOptions>();
+  auto& command = program.command("compare", "Compare dense and subspace training over a slow link", kMeasure);
+  command.value("--rate", options->rate, {"RATE"}, "bandwidth of the links between stages, for example 80mbit");
+  command.add_flag("--quick", options->common.quick, "a small version that takes seconds");
+  command.value("--svg", options->common.svg, kFile, "file for the plots");
+  command.json_flag(options->common.json);
+  command.footer(R"(Examples:
+  $ thinpipe compare
+  $ thinpipe compare --rate 10mbit --svg compare.svg
+Shows loss against wall time: dense without a limit on the links, dense over this rate, and the
+subspace model over this rate. Takes about half an hour; an interrupted comparison continues where
+it was.)");
+  command.callback([options] { compare(*options); });
+}
+
 void add_lab(Command& program) {
   auto& lab = program.command("lab", "Run experiments that check the method", kMeasure);
   lab.require_subcommand(1);
@@ -395,6 +427,9 @@ Trains both, one after the other, and prints their validation losses and bytes p
   $ thinpipe lab speedrun --long --only fast    # do the results hold in longer runs?
 Finished runs are kept: an interrupted table continues where it was.)");
   speedrun.callback([speedrun_options] { lab_speedrun(*speedrun_options); });
+
+  for (const auto& [name, summary, dumps] : kExperiments) add_experiment(lab, name, summary, dumps);
+  add_experiment(lab, "all", "Run all experiments that answer a question", false);
 }
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
@@ -505,6 +540,7 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
   add_import(program);
   add_data(program);
   add_tokenizer(program);
+  add_compare(program);
   add_lab(program);
   add_bench(program);
   add_completion(program);

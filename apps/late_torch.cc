@@ -19,6 +19,8 @@ void lab_exactness(bool) { throw NeedsTorch(); }
 void lab_optimizer(bool) { throw NeedsTorch(); }
 void lab_default(const LabDefaultOptions&) { throw NeedsTorch(); }
 void lab_speedrun(const SpeedrunOptions&) { throw NeedsTorch(); }
+void compare(const CompareOptions&) { throw NeedsTorch(); }
+void lab_experiment(const std::string&, const ExperimentOptions&) { throw NeedsTorch(); }
 void bench_table(const BenchTableOptions&, bool) { throw NeedsTorch(); }
 void bench_wan(const BenchWanOptions&, bool) { throw NeedsTorch(); }
 void bench_join(const std::string&, bool) { throw NeedsTorch(); }

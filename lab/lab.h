@@ -2,6 +2,7 @@
 // line.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,5 +37,37 @@ struct SpeedrunOptions {
 };
 // The steps and the time over slow links that each recipe needs to reach the loss of a dense model.
 void lab_speedrun(const SpeedrunOptions& options);
+
+// The other experiments take the same options.
+struct ExperimentOptions {
+  bool quick = false;  // a small version that takes seconds
+  std::string svg;     // a file for the plots; empty: none
+  std::string dump;    // a folder for tensors behind some figures (lab/recompute.py); empty: none
+  bool json = false;
+};
+struct ExperimentName {
+  const char* name;
+  const char* summary;
+  bool dumps = false;  // takes `dump`
+};
+inline constexpr std::array kExperiments{
+    ExperimentName{"collapse", "Whether training confines a dense model to few directions", true},
+    ExperimentName{"depth", "How errors of lossy cuts add up with the number of cuts", true},
+    ExperimentName{"drift", "What breaks if a rule of the method is broken"},
+    ExperimentName{"rank", "Loss against rank and pack at equal bytes"},
+    ExperimentName{"codecs", "Bytes, loss and time of the ways to shrink what crosses a cut"},
+    ExperimentName{"grassmann", "Whether moving the subspace pays"},
+    ExperimentName{"overhead", "What the method adds in time and memory"},
+    ExperimentName{"bandwidth", "Tokens per second against the links' rate and delay"},
+};
+// `name` must be one of kExperiments, or "all".
+void lab_experiment(const std::string& name, const ExperimentOptions& options);
+
+struct CompareOptions {
+  std::string rate = "80mbit";
+  ExperimentOptions common;
+};
+// `thinpipe compare`. Throws UserError for a rate that is none.
+void compare(const CompareOptions& options);
 
 }  // namespace thinpipe

@@ -2,11 +2,8 @@
 // The rules follow Protocol NanoGPT, at the size of this machine (docs/experiments.md). Every run is trained in this
 // process; the time of a step is computed: each stage has a core of its own, with measured compute times, and links of
 // the given rate and delay carry packets of the real sizes. `bench wan` shows that real steps take that long.
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,30 +13,22 @@
 #include <sstream>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/result.h"
-#include "base/rng.h"
-#include "base/sha256.h"
 #include "base/units.h"
 #include "boundary/sizes.h"
 #include "config/config_file.h"
 #include "lab/lab.h"
 #include "lab/plot.h"
-#include "lab/schedule_bound.h"
-#include "model/fill.h"
-#include "net/packet.h"
-#include "optim/optimizer.h"
-#include "pipeline/corpus_table.h"
-#include "pipeline/in_process.h"
-#include "pipeline/stage_worker.h"
-#include "text/prepare.h"
+#include "lab/step_time.h"
+#include "lab/training.h"
 
 namespace thinpipe {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kEvalEvery = 25;
 constexpr double kDelay_s = 0.05;
 constexpr double kSlowdown = 100;  // of the dense baseline's step, by its links
 
@@ -82,12 +71,11 @@ std::vector<std::string> common_settings(const SpeedrunOptions& options) {
 std::vector<Entry> entries() {
   return {{"dense", {"model.mode=dense", "boundary.pack=bf16"}},
           {"dense-table", {"model.mode=dense", "boundary.pack=bf16", "model.table=corpus"}},
-          {"llama", {"model.recipe=llama"}},
-          {"fast", {"model.recipe=fast"}},
-          // A subspace model of the same blocks has fewer parameters than the dense one. These two spend the difference
-          // on the last stage, which no cut follows, and stay below the dense model's number.
-          {"llama-budget",
+          // A subspace model of the same blocks has fewer parameters than the dense one. `llama` spends the difference
+          // on the last stage, which no cut follows; with its frozen table it is as large as the dense model.
+          {"llama",
            {"model.recipe=llama", "model.blocks=10", "pipeline.cuts=[1,1,1,1,1,1,1,3]", "subspace.full_rank_tail=3"}},
+          {"fast", {"model.recipe=fast"}},
           {"fast-budget",
            {"model.recipe=fast", "model.blocks=9", "pipeline.cuts=[1,1,1,1,1,1,1,2]", "subspace.full_rank_tail=2",
             "subspace.anchor_rank=32"}}};
@@ -110,160 +98,26 @@ std::vector<Entry> chosen_entries(const SpeedrunOptions& options) {
   return chosen;
 }
 
-// ---- training ----
-
-struct Curve {
-  int64_t parameters = 0;
-  double bytes_per_token = 0;  // per cut, both directions
-  std::vector<double> losses;  // after every kEvalEvery steps; the last is that of the end
-  double final_loss() const { return losses.back(); }
-  // The first evaluation at which the loss is at most `target`, in steps.
-  std::optional<int64_t> steps_to(double target) const {
-    for (size_t i = 0; i < losses.size(); ++i) {
-      if (losses[i] <= target) return static_cast<int64_t>(i + 1) * kEvalEvery;
-    }
-    return std::nullopt;
-  }
-};
-
-Curve train(const RunConfig& config, const PreparedCorpus& corpus, const std::string& name) {
-  CorpusBatches batches(corpus, config.train);
-  InProcessPipeline pipeline(config, corpus.vocab, batches, corpus_table(config, corpus).take());
-  const int64_t windows = std::min(config.train.eval_sequences, batches.validation_windows());
+// Prints how far the run is. A finished run is kept, so an interrupted table continues where it was.
+Curve train_or_recall(const RunConfig& config, const PreparedCorpus& corpus, const std::string& name) {
   const SystemClock clock;
   const auto start = clock.now();
-  Curve curve;
-  curve.parameters = pipeline.parameter_count();
-  double bytes = 0;
-  for (int64_t step = 0; step < config.train.steps; ++step) {
-    bytes += static_cast<double>(bytes_of(pipeline.step(step).stages));
-    if ((step + 1) % kEvalEvery != 0) continue;
-    curve.losses.push_back(pipeline.validate(windows));
-    const double left_s = seconds(clock.now() - start) / static_cast<double>(step + 1) *
-                          static_cast<double>(config.train.steps - step - 1);
+  return kept_curve("speedrun", config, corpus, [&](int64_t step, double loss) {
+    const double left_s =
+        seconds(clock.now() - start) / static_cast<double>(step) * static_cast<double>(config.train.steps - step);
     fmt::print(stderr, "{}, seed {}: step {}/{}, validation loss {:.4f}, {} left for this run\n", name,
-               config.train.seed, step + 1, config.train.steps, curve.losses.back(),
+               config.train.seed, step, config.train.steps, loss,
                format_duration(std::chrono::round<std::chrono::seconds>(std::chrono::duration<double>(left_s))));
-  }
-  curve.bytes_per_token = bytes / static_cast<double>(config.train.steps * tokens_per_step(config.train)) /
-                          static_cast<double>(config.pipeline.stages - 1);
-  return curve;
+  });
 }
-
-// A finished run is kept in a file that is named after its config, so an interrupted table continues where it was.
-Curve train_or_recall(const RunConfig& config, const PreparedCorpus& corpus, const std::string& name) {
-  const auto folder = data_dir() / "lab" / "speedrun";
-  const auto path = folder / (sha256_hex(to_toml(config) + corpus.id).substr(0, 24) + ".json");
-  if (const auto text = read_file(path)) {
-    const auto kept = Json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
-    if (kept.is_object() && kept.contains("losses")) {
-      return {kept.at("parameters"), kept.at("bytes_per_token"), kept.at("losses")};
-    }
-  }
-  const auto curve = train(config, corpus, name);
-  make_directories(folder).take();
-  const Json kept{{"name", name},
-                  {"seed", config.train.seed},
-                  {"parameters", curve.parameters},
-                  {"bytes_per_token", curve.bytes_per_token},
-                  {"losses", curve.losses}};
-  write_file_atomically(path, kept.dump() + "\n").take();
-  return curve;
-}
-
-// ---- the time of a step ----
-
-// CPU seconds of this thread: what the work would take on a core of its own, also while others use the machine.
-double thread_s() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-struct StageTimes {
-  double forward_s, backward_s, update_s;
-};
-
-// The least of a few tries of one microbatch and one update, on one thread.
-StageTimes time_stage(const RunConfig& config, int64_t vocab, int64_t number, const TokenBatch& batch) {
-  constexpr int kTries = 5;
-  const auto range = blocks_of_stage(config, number);
-  auto model = config.model;
-  model.table.clear();  // any table takes the same time
-  Stage stage(model, vocab, range, config.train.precision, config.train.seed, at::Device("cpu"));
-  Optimizer optimizer(config.optim, config.train.steps, stage.parameters());
-  const std::vector<int64_t> shape{batch.sequences() * batch.length(), config.model.boundary_width()};
-  const auto stream = fill_random(CounterRng(1, "stream"), shape, 1.0, stage.options());
-  const auto grad = fill_random(CounterRng(1, "grad"), shape, 1e-5, stage.options());
-  StageTimes least{1e9, 1e9, 1e9};
-  for (int i = 0; i < kTries; ++i) {
-    stage.parameters().zero_grad();
-    const double start = thread_s();
-    auto pass = stage.forward(batch, range.has_embedding() ? at::Tensor() : stream, 1e-5);
-    const double middle = thread_s();
-    stage.backward(std::move(pass), range.has_head() ? at::Tensor() : grad.clone());
-    const double end = thread_s();
-    optimizer.squared_norm();
-    optimizer.apply(i, 1.0);
-    least.update_s = std::min(least.update_s, thread_s() - end);
-    least.forward_s = std::min(least.forward_s, middle - start);
-    least.backward_s = std::min(least.backward_s, end - middle);
-  }
-  return least;
-}
-
-class StepTime {
- public:
-  StepTime(const RunConfig& config, const PreparedCorpus& corpus) : config_(config), vocab_(corpus.vocab) {
-    at::set_num_threads(1);
-    const auto batch = CorpusBatches(corpus, config.train).training(0, 0).take();
-    // All stages between the first and the last do the same work.
-    const int64_t last = config.pipeline.stages - 1;
-    const auto first = time_stage(config, vocab_, 0, batch), middle = time_stage(config, vocab_, 1, batch),
-               end = time_stage(config, vocab_, last, batch);
-    for (int64_t i = 0; i <= last; ++i) {
-      const auto& times = i == 0 ? first : i == last ? end : middle;
-      times_.forward_s.push_back(times.forward_s);
-      times_.backward_s.push_back(times.backward_s);
-      update_s_ = std::max(update_s_, times.update_s);
-    }
-  }
-
-  // rate in bits per second; 0: links that take no time at all.
-  double over(double rate) const {
-    const auto sizes = boundary_sizes(config_, vocab_);
-    const auto link = [&](size_t bytes) {
-      const double bits = 8.0 * static_cast<double>(bytes + kFrameOverheadBytes);
-      return rate > 0 ? LinkTimes{bits / rate, kDelay_s} : LinkTimes{0, 0};
-    };
-    const auto stages = config_.pipeline.stages;
-    auto times = times_;
-    times.forward.assign(static_cast<size_t>(stages - 1), link(sizes.forward));
-    times.backward.assign(static_cast<size_t>(stages - 1), link(sizes.backward));
-    const double hop_s = (link(sizes.forward).transfer_s + link(sizes.backward).transfer_s) / 2 + link(0).delay_s;
-    const auto warmup =
-        covering_warmup(stages, config_.train.microbatches, times.forward_s[1] + times.backward_s[1], hop_s);
-    std::vector<std::vector<Pass>> order;
-    for (int64_t i = 0; i < stages; ++i) {
-      order.push_back(passes(ScheduleKind::k1f1b, static_cast<size_t>(i), stages, config_.train.microbatches, warmup));
-    }
-    return schedule_bound_s(order, times) + update_s_;
-  }
-
- private:
-  const RunConfig& config_;
-  int64_t vocab_;
-  ScheduleTimes times_;
-  double update_s_ = 0;
-};
 
 // The rate at which a step takes kSlowdown times as long as over links that take no time.
 double slow_rate(const StepTime& step) {
-  const double wanted_s = kSlowdown * step.over(0);
+  const double wanted_s = kSlowdown * step.over(0, 0);
   double low = 1e3, high = 1e12;
   while (high / low > 1.0001) {
     const double middle = std::sqrt(low * high);
-    (step.over(middle) > wanted_s ? low : high) = middle;
+    (step.over(middle, kDelay_s) > wanted_s ? low : high) = middle;
   }
   return high;
 }
@@ -288,6 +142,8 @@ struct Row {
     }
     return sum / static_cast<double>(curves.size());
   }
+  // Numbers of the frozen token table, which is not trained and not among the parameters.
+  int64_t frozen() const { return config.model.is_subspace() ? config.data.vocab * config.model.d : 0; }
   double mean_loss() const {
     double sum = 0;
     for (const auto& curve : curves) sum += curve.final_loss();
@@ -303,6 +159,8 @@ Json show(const Row& row, const Row& dense) {
   const auto tokens = static_cast<double>(row.config.train.microbatch * row.config.train.seq_len);
   Json json{{"name", row.name},
             {"parameters", row.curves[0].parameters},
+            {"frozen_parameters", row.frozen()},
+            {"within_budget", row.curves[0].parameters + row.frozen() <= dense.curves[0].parameters},
             {"final_loss", row.mean_loss()},
             {"final_losses", Json::array()},
             {"bytes_per_token_forward", static_cast<double>(sizes.forward) / tokens},
@@ -324,11 +182,11 @@ Json show(const Row& row, const Row& dense) {
   const auto cell = [&](const char* key, int digits) {
     return json[key].is_null() ? std::string("-") : fmt::format("{:.{}f}", json[key].get<double>(), digits);
   };
-  fmt::print("{:<12} {:>10} {:>8} {:>6} {:>7} {:>6.1f} / {:<6.1f} {:>6.0f}x {:>8.3f} {:>8} {:>9}\n", row.name,
-             row.curves[0].parameters, cell("final_loss", 4), cell("steps", 0), cell("steps_over_dense", 3),
-             json["bytes_per_token_forward"].get<double>(), json["bytes_per_token_backward"].get<double>(),
-             json["compression_vs_fp32"].get<double>(), row.step_s, cell("t_over_dense", 4),
-             cell("t_over_dense_unlimited", 3));
+  fmt::print("{:<12} {:>10} {:>8} {:>8} {:>6} {:>7} {:>6.1f} / {:<6.1f} {:>6.0f}x {:>8.3f} {:>8} {:>9}\n", row.name,
+             row.curves[0].parameters, row.frozen(), cell("final_loss", 4), cell("steps", 0),
+             cell("steps_over_dense", 3), json["bytes_per_token_forward"].get<double>(),
+             json["bytes_per_token_backward"].get<double>(), json["compression_vs_fp32"].get<double>(), row.step_s,
+             cell("t_over_dense", 4), cell("t_over_dense_unlimited", 3));
   return json;
 }
 
@@ -336,12 +194,8 @@ Json show(const Row& row, const Row& dense) {
 Plot curves_of(const std::vector<Row>& rows) {
   Plot plot{"validation loss, one seed", "steps", "nats per token", {}};
   for (const auto& row : rows) {
-    Series series{row.name, {}};
-    const auto& losses = row.curves.front().losses;
-    for (size_t i = losses.size() / 6; i < losses.size(); ++i) {
-      series.points.emplace_back(static_cast<double>((static_cast<int64_t>(i) + 1) * kEvalEvery), losses[i]);
-    }
-    plot.series.push_back(std::move(series));
+    const auto& curve = row.curves.front();
+    plot.series.push_back({row.name, curve.points(curve.losses.size() / 6)});
   }
   return plot;
 }
@@ -368,8 +222,8 @@ void lab_speedrun(const SpeedrunOptions& options) {
   for (const auto& row : rows) times.emplace_back(row.config, *corpus);
   const double rate = slow_rate(times[0]);
   for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i].step_free_s = times[i].over(0);
-    rows[i].step_s = times[i].over(rate);
+    rows[i].step_free_s = times[i].over(0, 0);
+    rows[i].step_s = times[i].over(rate, kDelay_s);
   }
 
   const auto& dense = rows[0];
@@ -377,8 +231,8 @@ void lab_speedrun(const SpeedrunOptions& options) {
   fmt::print("d = {}, {} blocks in {} stages, {} tokens a step, {} steps, {} seed(s), links of {} and {:.0f} ms\n",
              config.model.d, config.model.blocks, config.pipeline.stages, tokens_per_step(config.train),
              config.train.steps, options.seeds, format_rate(static_cast<uint64_t>(rate)), 1000 * kDelay_s);
-  fmt::print("{:<12} {:>10} {:>8} {:>6} {:>7} {:>15} {:>7} {:>8} {:>8} {:>9}\n", "", "parameters", "loss", "steps",
-             "/dense", "bytes/token f/b", "vs fp32", "step s", "T/dense", "unlimited");
+  fmt::print("{:<12} {:>10} {:>8} {:>8} {:>6} {:>7} {:>15} {:>7} {:>8} {:>8} {:>9}\n", "", "parameters", "frozen",
+             "loss", "steps", "/dense", "bytes/token f/b", "vs fp32", "step s", "T/dense", "unlimited");
   Json result;
   result["rate_bits_per_s"] = std::llround(rate);
   result["rows"] = Json::array();
