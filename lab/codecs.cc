@@ -43,16 +43,17 @@ std::vector<CodecRow> codec_rows() {
 }
 
 RunConfig codec_config(const CodecRow& row, bool quick) {
-  std::vector<std::string> settings{"model.d=128",
-                                    "model.blocks=8",
+  std::vector<std::string> settings{fmt::format("model.d={}", quick ? 64 : 128),
+                                    fmt::format("model.blocks={}", quick ? 4 : 8),
+                                    "model.heads=4",
                                     "pipeline.stages=4",
                                     "data.vocab=2048",
                                     "train.seq_len=128",
-                                    "train.microbatch=4",
+                                    "train.microbatch=2",
                                     "train.microbatches=4",
                                     "train.eval_sequences=64",
-                                    fmt::format("train.steps={}", quick ? 4 : 200),
-                                    fmt::format("train.eval_every={}", quick ? 4 : 20)};
+                                    fmt::format("train.steps={}", quick ? 2 : 200),
+                                    fmt::format("train.eval_every={}", quick ? 2 : 20)};
   settings.insert(settings.end(), row.settings.begin(), row.settings.end());
   return parse_config("", "the experiment", settings);
 }
@@ -65,8 +66,9 @@ void lab_codecs(const ExperimentOptions& options) {
   Experiment experiment("codecs", "Which way to shrink the messages between stages costs least in loss and time?",
                         options, static_cast<int64_t>(2 * rows.size()));
   const auto corpus = prepare_corpus(codec_config(rows[0], options.quick).data, data_dir());
-  fmt::print("d = 128, 8 blocks in 4 stages; step time: a core per stage, links of {} and {:.0f} ms\n",
-             format_rate(static_cast<uint64_t>(kRate)), 1000 * kDelay_s);
+  const auto model = codec_config(rows[0], options.quick).model;
+  fmt::print("d = {}, {} blocks in 4 stages; step time: a core per stage, links of {} and {:.0f} ms\n", model.d,
+             model.blocks, format_rate(static_cast<uint64_t>(kRate)), 1000 * kDelay_s);
   fmt::print("{:<22} {:>12} {:>8} {:>8} {:>12}\n", "", "bytes/token", "vs fp32", "loss", "seconds/step");
   Plot plot{"validation loss against time", "seconds over 10 Mbit/s and 25 ms", "nats per token", {}, true};
   std::string best_name, best_dense_name;

@@ -24,12 +24,12 @@ using Json = nlohmann::ordered_json;
 
 struct CollapseRow {
   const char* optimizer;
-  double weight_decay;
+  double lr, weight_decay;
 
   std::string name() const { return fmt::format("{}, decay {:g}", optimizer, weight_decay); }
 };
-constexpr std::array kCollapseRows{CollapseRow{"adamw", 0}, CollapseRow{"adamw", 0.1}, CollapseRow{"muon", 0},
-                                   CollapseRow{"muon", 0.1}};
+constexpr std::array kCollapseRows{CollapseRow{"adamw", 0.003, 0}, CollapseRow{"adamw", 0.003, 0.1},
+                                   CollapseRow{"muon", 0.02, 0}, CollapseRow{"muon", 0.02, 0.1}};
 
 // One block per stage: the streams between the stages are what is looked at.
 RunConfig collapse_config(const CollapseRow& row, bool quick) {
@@ -40,8 +40,9 @@ RunConfig collapse_config(const CollapseRow& row, bool quick) {
           "model.mode=dense", fmt::format("model.d={}", quick ? 64 : 128), "model.heads=4",
           fmt::format("model.blocks={}", blocks), fmt::format("pipeline.stages={}", blocks), "data.vocab=2048",
           "train.seq_len=128", "train.microbatch=4", "train.microbatches=2", "train.eval_sequences=64",
-          fmt::format("optim.kind={}", row.optimizer), fmt::format("optim.weight_decay={}", row.weight_decay),
-          fmt::format("train.steps={}", quick ? 6 : 600), fmt::format("train.eval_every={}", quick ? 3 : 100)});
+          fmt::format("optim.kind={}", row.optimizer), fmt::format("optim.lr={}", row.lr),
+          fmt::format("optim.weight_decay={}", row.weight_decay), fmt::format("train.steps={}", quick ? 6 : 600),
+          fmt::format("train.eval_every={}", quick ? 3 : 100)});
 }
 
 Json json_of(const Spectrum& spectrum) { return {{"stable_rank", spectrum.stable_rank}, {"top_k", spectrum.top_k}}; }

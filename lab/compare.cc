@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/result.h"
 #include "base/units.h"
 #include "config/config_file.h"
 #include "lab/experiment.h"
@@ -44,7 +45,9 @@ double timed_step_s(const RunConfig& config, const PreparedCorpus& corpus, int64
 
 void compare(const CompareOptions& options) {
   const bool quick = options.common.quick;
-  parse_rate(options.rate).take();
+  if (const auto rate = parse_rate(options.rate); !rate) {
+    throw UserError(fmt::format("--rate {}: {}", options.rate, rate.error().message));
+  }
   Experiment experiment("compare",
                         fmt::format("What does training over {} cost, dense and in the subspace?", options.rate),
                         options.common, 7);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -23,33 +24,44 @@ struct DepthCodec {
   std::vector<std::string> settings;
 };
 
-std::vector<DepthCodec> depth_codecs() {
+std::vector<DepthCodec> depth_codecs(bool quick) {
   const std::string feedback = "boundary.error_feedback=true";
+  const std::vector<std::string> topk{"boundary.kind=topk", "boundary.keep=4", "boundary.pack=bf16"},
+      lowrank{"boundary.kind=lowrank", "boundary.keep=4", "boundary.pack=bf16"};
+  const auto with_feedback = [&](std::vector<std::string> settings) {
+    settings.push_back(feedback);
+    return settings;
+  };
+  const DepthCodec subspace{"subspace", {"model.mode=subspace", "subspace.rank=4", "boundary.pack=fp32"}};
+  if (quick) return {{"int4", {"boundary.pack=int4"}}, {"topk", topk}, subspace};
   return {{"int8", {"boundary.pack=int8"}},
           {"int8 + ef", {"boundary.pack=int8", feedback}},
           {"int4", {"boundary.pack=int4"}},
           {"int4 + ef", {"boundary.pack=int4", feedback}},
           {"int2", {"boundary.pack=int2"}},
           {"int2 + ef", {"boundary.pack=int2", feedback}},
-          {"topk", {"boundary.kind=topk", "boundary.keep=8", "boundary.pack=bf16"}},
-          {"topk + ef", {"boundary.kind=topk", "boundary.keep=8", "boundary.pack=bf16", feedback}},
-          {"lowrank", {"boundary.kind=lowrank", "boundary.keep=8", "boundary.pack=bf16"}},
-          {"lowrank + ef", {"boundary.kind=lowrank", "boundary.keep=8", "boundary.pack=bf16", feedback}},
-          {"subspace", {"model.mode=subspace", "subspace.rank=8", "boundary.pack=fp32"}},
-          {"subspace, int8", {"model.mode=subspace", "subspace.rank=8", "boundary.pack=int8"}}};
+          {"topk", topk},
+          {"topk + ef", with_feedback(topk)},
+          {"lowrank", lowrank},
+          {"lowrank + ef", with_feedback(lowrank)},
+          subspace,
+          {"subspace, int8", {"model.mode=subspace", "subspace.rank=4", "boundary.pack=int8"}}};
 }
 
+// One thread, also without a cut: then the subspace model's losses are the same bits for any cuts.
 RunConfig depth_config(const DepthCodec& codec, int64_t cuts, bool quick) {
   std::vector<std::string> settings{"model.mode=dense",
-                                    "model.d=64",
+                                    "model.d=32",
                                     "model.heads=2",
-                                    "model.blocks=33",
+                                    fmt::format("model.blocks={}", quick ? 9 : 33),
                                     "data.vocab=1024",
                                     "train.seq_len=64",
                                     "train.microbatch=2",
                                     "train.microbatches=2",
                                     "train.eval_sequences=64",
+                                    "train.threads=1",
                                     "optim.kind=adamw",
+                                    "optim.lr=0.003",
                                     "boundary.pack=fp32",
                                     fmt::format("train.steps={}", quick ? 20 : 300),
                                     fmt::format("train.eval_every={}", quick ? 20 : 300),
@@ -103,10 +115,12 @@ double gradient_error(const Gradients& gradients, const Gradients& exact) {
 
 void lab_depth(const ExperimentOptions& options) {
   const std::vector<int64_t> cuts = options.quick ? std::vector<int64_t>{2, 8} : std::vector<int64_t>{2, 4, 8, 16, 32};
-  const auto all = depth_codecs();
+  const auto all = depth_codecs(options.quick);
   Experiment experiment("depth", "Do the errors of lossy cuts add up as a model is cut more often?", options,
                         2 + static_cast<int64_t>(all.size() * (1 + cuts.size())));
-  const DepthCodec dense{"dense", {}}, subspace{"subspace", all[all.size() - 2].settings};
+  const DepthCodec dense{"dense", {}};
+  const auto subspace = *std::find_if(all.begin(), all.end(),
+                                      [](const DepthCodec& codec) { return std::string(codec.name) == "subspace"; });
   const auto corpus = prepare_corpus(depth_config(dense, 0, options.quick).data, data_dir());
   const int64_t weights_after = options.quick ? 5 : 100;
 
@@ -116,15 +130,16 @@ void lab_depth(const ExperimentOptions& options) {
         experiment.train(fmt::format("{}, uncut", codec->name), depth_config(*codec, 0, options.quick), corpus)
             .final_loss();
   }
-  fmt::print("33 blocks, d = 64; loss of the uncut model: dense {:.4f}, subspace {:.4f}\n", uncut_loss["dense"],
-             uncut_loss["subspace"]);
+  fmt::print("{} blocks, d = 32; loss of the uncut model: dense {:.4f}, subspace {:.4f}\n",
+             depth_config(dense, 0, options.quick).model.blocks, uncut_loss["dense"], uncut_loss["subspace"]);
   fmt::print("{:<16} {:>11}   error of the gradient, then loss above the uncut model's, at", "", "bytes/token");
   for (const int64_t count : cuts) fmt::print(" {}", count);
   fmt::print(" cuts\n");
 
   Plot errors{"error of the gradient", "cuts", "|g - exact| / |exact|", {}, true, true};
   Plot losses{"loss after training, above the uncut model's", "cuts", "nats per token", {}, true};
-  double worst_subspace_error = 0, worst_subspace_loss = 0, grown = 1e9;
+  double worst_subspace_error = 0, worst_subspace_loss = 0;
+  std::string growth;
   for (const auto& codec : all) {
     const bool in_subspace = std::string(codec.name).starts_with("subspace");
     const auto& reference = in_subspace ? subspace : dense;
@@ -173,16 +188,15 @@ void lab_depth(const ExperimentOptions& options) {
       for (const double one : error) worst_subspace_error = std::max(worst_subspace_error, one);
       for (const double one : above) worst_subspace_loss = std::max(worst_subspace_loss, std::abs(one));
     } else if (!in_subspace) {
-      grown = std::min(grown, error.back() / error.front());
+      growth += fmt::format("{}{} {:.1f}", growth.empty() ? "" : ", ", codec.name, error.back() / error.front());
     }
   }
-  experiment.result()["least_growth"] = grown;
   experiment.result()["subspace_gradient_error"] = worst_subspace_error;
-  experiment.finish(
-      fmt::format("From {} to {} cuts the gradient's error grows {:.1f} times or more with every lossy codec; the "
-                  "subspace's stays below {:.1e}, and its loss within {:.4f} of the uncut model's.",
-                  cuts.front(), cuts.back(), grown, worst_subspace_error, worst_subspace_loss),
-      {errors, losses});
+  experiment.result()["subspace_loss_above_uncut"] = worst_subspace_loss;
+  experiment.finish(fmt::format("From {} to {} cuts the gradient's error grows by these factors: {}. The subspace's "
+                                "stays at {:.1e} and its loss within {:.1e} of the uncut model's.",
+                                cuts.front(), cuts.back(), growth, worst_subspace_error, worst_subspace_loss),
+                    {errors, losses});
 }
 
 }  // namespace thinpipe

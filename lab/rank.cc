@@ -28,8 +28,8 @@ RunConfig rank_config(int64_t d, const std::vector<std::string>& more, bool quic
                                     "train.microbatch=4",
                                     "train.microbatches=2",
                                     "train.eval_sequences=64",
-                                    fmt::format("train.steps={}", quick ? 6 : 200),
-                                    fmt::format("train.eval_every={}", quick ? 6 : 200)};
+                                    fmt::format("train.steps={}", quick ? 4 : 120),
+                                    fmt::format("train.eval_every={}", quick ? 4 : 120)};
   settings.insert(settings.end(), more.begin(), more.end());
   return parse_config("", "the experiment", settings);
 }
@@ -39,7 +39,7 @@ RunConfig rank_config(int64_t d, const std::vector<std::string>& more, bool quic
 void lab_rank(const ExperimentOptions& options) {
   const std::vector<int64_t> widths = options.quick ? std::vector<int64_t>{64} : std::vector<int64_t>{128, 256};
   // Bytes of coordinates per token and direction; ids and scales come on top.
-  const std::vector<int64_t> budgets = options.quick ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 4, 8, 16, 32};
+  const std::vector<int64_t> budgets = options.quick ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 4, 8, 16};
   Experiment experiment("rank", "How few bytes per token can cross a cut before the loss suffers, and in which format?",
                         options, static_cast<int64_t>(widths.size() * (1 + budgets.size() * kPackBits.size())));
   std::vector<Plot> plots;

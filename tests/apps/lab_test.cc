@@ -1,9 +1,12 @@
 // The JSON output of `thinpipe lab`: the fields exist, and their values support the method's claims.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/program.h"
+#include "models/python_torch.h"
 
 namespace thinpipe {
 namespace {
@@ -60,6 +63,71 @@ TEST(Lab, OptimizerPrintsThatRowsStayInTheSubspaceAndElementsDoNot) {
   EXPECT_TRUE(program.contents().empty());
 }
 
+// What `lab all --quick --json` says, by experiment. Theory fixes the order of some of its figures at any size.
+TEST(Lab, AllExperimentsEndWithAnAnswer_AndWhatTheoryFixesHolds) {
+  const Program program;
+  const auto outcome = program.run({"lab", "all", "--quick", "--json", "--svg", (program / "plots.svg").string()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::map<std::string, nlohmann::json> said;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("{")) continue;
+    auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(json.is_object()) << line;
+    EXPECT_FALSE(json.value("answer", "").empty()) << line;
+    const auto name = json.value("experiment", "");
+    EXPECT_TRUE(std::filesystem::exists(program / ("plots-" + name + ".svg"))) << name;
+    said[name] = std::move(json);
+  }
+  EXPECT_EQ(said.size(), 8u) << outcome.out;
+
+  // A lossy cut errs, more so with more cuts; a cut of the subspace model changes no bit.
+  EXPECT_EQ(number(said["depth"], "/subspace_gradient_error"), 0);
+  EXPECT_EQ(number(said["depth"], "/subspace_loss_above_uncut"), 0);
+  for (const auto& codec : said["depth"].value("codecs", nlohmann::json::array())) {
+    if (codec.at("name") == "subspace") continue;
+    EXPECT_GT(number(codec, "/gradient_error/0"), 1e-3) << codec;
+    EXPECT_GT(number(codec, "/gradient_error/1"), number(codec, "/gradient_error/0")) << codec;
+  }
+  EXPECT_LT(number(said["drift"], "/row_adamw_drift"), 1e-12);
+  EXPECT_GT(number(said["drift"], "/adamw_drift"), 1e-3);
+  EXPECT_GT(number(said["drift"], "/wrong_row/gradient_error"), 1e-3);
+  EXPECT_GT(number(said["drift"], "/old_basis/gradient_error"), 1e-3);
+  EXPECT_LT(number(said["grassmann"], "/largest_gram_error"), 1e-9);
+  const auto again = program.run({"lab", "depth", "--quick", "--json"});  // recalled
+  EXPECT_EQ(nlohmann::json::parse(again.out.substr(again.out.find("\n{") + 1)), said["depth"]);
+}
+
+TEST(Lab, PyTorchComputesTheSameFiguresFromDumpedTensors) {
+  test::require_python_torch();
+  if (testing::Test::IsSkipped() || HasFatalFailure()) return;
+  const Program program;
+  const auto folder = (program / "dump").string();
+  const auto dumped = [&](const char* experiment) {
+    const auto outcome = program.run({"lab", experiment, "--quick", "--json", "--dump", folder});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out.substr(outcome.out.find("\n{") + 1), nullptr, false);
+  };
+  const auto collapse = dumped("collapse"), depth = dumped("depth");
+  const auto second = test::PythonTorch::get().script("lab/recompute.py", program / "dump");
+  ASSERT_TRUE(second.contains("stable_ranks")) << second;
+  const auto& blocks = collapse["/runs"_json_pointer].back()["points"].back()["blocks"];
+  int compared = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (const char* part : {"activations", "gradients", "wp1", "wp2"}) {
+      const auto ours = blocks[i].value(nlohmann::json::json_pointer("/" + std::string(part) + "/stable_rank"), -1.0);
+      if (ours < 0) continue;
+      EXPECT_NEAR(second["stable_ranks"].value(fmt::format("{}.{}", i, part), 0.0) / ours, 1, 1e-6) << i << part;
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 2 * 2 + 2);
+  for (const auto& codec : depth["codecs"]) {
+    if (codec["name"] != "topk") continue;
+    EXPECT_NEAR(number(second, "/topk_gradient_error") / codec["gradient_error"].back().get<double>(), 1, 1e-9);
+  }
+}
+
 TEST(Lab, RefusesImpossibleNumbers) {
   const Program program;
   expect_refused(program, {"lab", "default", "--minutes", "nan"}, {"--minutes nan", "0.05 to 10000"});
@@ -68,6 +136,7 @@ TEST(Lab, RefusesImpossibleNumbers) {
   }
   expect_refused(program, {"lab", "speedrun", "--only", "lama"}, {"--only lama", "rows are dense", "llama", "fast"});
   expect_refused(program, {"lab", "speedrun", "--row", "int8"}, {"--row \"int8\"", "KEY=VALUE"});
+  expect_refused(program, {"compare", "--rate", "fast"}, {"--rate fast", "80mbit"});
   expect_refused(program, {"bench", "table", "--rounds", "nan"}, {"--rounds", "nan"});
   expect_refused(program, {"bench", "table", "--threads", "99999999999999999999"}, {"--threads", "9999999"});
   expect_refused(program, {"bench", "wan", "--steps", "nan"}, {"--steps", "nan"});

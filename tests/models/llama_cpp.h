@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +16,7 @@
 
 #include "base/files.h"
 #include "support/scratch.h"
+#include "support/shell.h"
 
 namespace thinpipe::test {
 
@@ -34,14 +34,8 @@ class LlamaCpp {
   nlohmann::json run(const std::filesystem::path& gguf, const nlohmann::json& tasks) const {
     const ScratchFolder scratch;
     std::ofstream(scratch / "tasks.json") << tasks.dump();
-    const auto [status, output] = output_of(fmt::format(
-        "cd '{}' && node llama_cpp.mjs '{}' '{}' 2>'{}'", folder_.string(), std::filesystem::absolute(gguf).string(),
-        (scratch / "tasks.json").string(), (scratch / "errors").string()));
-    auto answer = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
-    if (status != 0 || answer.is_discarded()) {
-      return {{"error", fmt::format("exit {}: {}", status, read_file(scratch / "errors").take())}};
-    }
-    return answer;
+    return json_printed_by(fmt::format("cd '{}' && node llama_cpp.mjs '{}' '{}'", folder_.string(),
+                                       std::filesystem::absolute(gguf).string(), (scratch / "tasks.json").string()));
   }
 
  private:
@@ -84,15 +78,6 @@ class LlamaCpp {
       folder = folder.parent_path();
     }
     return folder;
-  }
-
-  static std::pair<int, std::string> output_of(const std::string& command) {
-    std::string text;
-    std::FILE* pipe = ::popen(command.c_str(), "r");
-    if (pipe == nullptr) return {-1, "cannot start a shell"};
-    char buffer[4096];
-    for (size_t count; (count = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, count);
-    return {::pclose(pipe), text};
   }
 
   std::string why_not_;

@@ -1,20 +1,19 @@
-// Runs the modeling file of exported folders in Python's PyTorch, through tests/models/modeling/. Tests run from the
-// repository's root. They are skipped if no python3 has PyTorch, unless the environment says that they must run.
+// Runs scripts in Python's PyTorch, first of all the modeling file of exported folders. Tests run from the repository's
+// root. They are skipped if no python3 has PyTorch, unless the environment says that they must run.
 #pragma once
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 
-#include "base/files.h"
 #include "support/scratch.h"
+#include "support/shell.h"
 
 namespace thinpipe::test {
 
@@ -31,14 +30,12 @@ class PythonTorch {
   nlohmann::json run(const nlohmann::json& tasks) const {
     const ScratchFolder scratch;
     std::ofstream(scratch / "tasks.json") << tasks.dump();
-    const auto [status, output] =
-        output_of(fmt::format("{} tests/models/modeling/run_modeling.py '{}' 2>'{}'", python_,
-                              (scratch / "tasks.json").string(), (scratch / "errors").string()));
-    auto answer = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
-    if (status != 0 || answer.is_discarded()) {
-      return {{"error", fmt::format("exit {}: {}", status, read_file(scratch / "errors").take())}};
-    }
-    return answer;
+    return script("tests/models/modeling/run_modeling.py", scratch / "tasks.json");
+  }
+
+  // The JSON that a script prints for this argument. A failure is {"error": message}.
+  nlohmann::json script(const std::string& path, const std::filesystem::path& argument) const {
+    return json_printed_by(fmt::format("{} {} '{}'", python_, path, argument.string()));
   }
 
  private:
@@ -49,15 +46,6 @@ class PythonTorch {
       python_ = python;
       return;
     }
-  }
-
-  static std::pair<int, std::string> output_of(const std::string& command) {
-    std::string text;
-    std::FILE* pipe = ::popen(command.c_str(), "r");
-    if (pipe == nullptr) return {-1, "cannot start a shell"};
-    char buffer[4096];
-    for (size_t count; (count = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, count);
-    return {::pclose(pipe), text};
   }
 
   std::string python_;
