@@ -109,6 +109,22 @@ INSTANTIATE_TEST_SUITE_P(Lossy, Resume,
                                           testing::Values(Precision::kFloat32)),
                          name_of);
 
+TEST(ErrorFeedback, WhatWasLostIsForgottenWhenTheBasisMoves) {
+  const TinyCorpus corpus;
+  TinyRun run(config_of(Kind::kFeedback, ScheduleKind::k1f1b, OptimizerKind::kMuon, Precision::kFloat32), corpus);
+  const auto kept = [&] {
+    int count = 0;
+    for (const auto& [name, tensor] : run.state()) count += name.find("cut.left_out") != std::string::npos ? 1 : 0;
+    return count;
+  };
+  run.steps(0, 6);
+  EXPECT_EQ(kept(), 4);  // two cuts, two directions
+  run.steps(6, 7);       // the basis moves; what was lost is in the old coordinates
+  EXPECT_EQ(kept(), 0);
+  run.steps(7, 8);
+  EXPECT_EQ(kept(), 4);
+}
+
 TEST(Restore, ReplacesTheWholeStateOfTheStage) {
   const TinyCorpus corpus;
   const ScratchFolder folder;
