@@ -344,6 +344,9 @@ void add_experiment(Command& lab, const std::string& name, const std::string& su
   command.add_flag("--quick", options->quick, "a small version that takes seconds");
   command.value("--svg", options->svg, kFile, "file for the plots");
   if (dumps) command.value("--dump", options->dump, kFile, "folder for tensors behind the figures (lab/recompute.py)");
+  if (name == "collapse") {
+    command.value("--elsewhere", options->elsewhere, kFile, "what lab/collapse_elsewhere.py wrote, for more plots");
+  }
   command.json_flag(options->json);
   command.footer(fmt::format(R"(Examples:
   $ thinpipe lab {0} --quick

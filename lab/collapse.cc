@@ -115,9 +115,45 @@ double mean_rank(const Json& point, const char* what) {
   return sum / static_cast<double>(count);
 }
 
+// The runs of lab/collapse_elsewhere.py as plots: for each kind of model the mean over its blocks, by step.
+std::vector<Plot> plots_elsewhere(const std::string& path) {
+  const std::array<std::pair<const char*, const char*>, 3> parts{
+      {{"weight_stable_rank", "output projections"},
+       {"activation_centred_stable_rank", "activations, centred"},
+       {"gradient_stable_rank", "gradients"}}};
+  std::vector<Plot> plots;
+  try {
+    const auto file = Json::parse(read_file(path).take());
+    for (const auto& run : file.at("runs")) {
+      const auto model = run.at("model").get<std::string>();
+      if (plots.empty() || !plots.back().title.starts_with(model)) {
+        for (const auto& part : parts) {
+          plots.push_back({fmt::format("{}: {}", model, part.second), "steps", "mean stable rank", {}});
+        }
+      }
+      for (size_t i = 0; i < parts.size(); ++i) {
+        Series series{
+            fmt::format("{}, decay {:g}", run.at("optimizer").get<std::string>(), run.at("weight_decay").get<double>()),
+            {}};
+        for (const auto& point : run.at("points")) {
+          double sum = 0;
+          for (const auto& block : point.at("blocks")) sum += block.at(parts[i].first).get<double>();
+          series.points.emplace_back(point.at("step"), sum / static_cast<double>(point.at("blocks").size()));
+        }
+        plots[plots.size() - parts.size() + i].series.push_back(std::move(series));
+      }
+    }
+  } catch (const Json::exception& error) {
+    throw UserError(
+        fmt::format("--elsewhere {}: needs a file that lab/collapse_elsewhere.py wrote ({})", path, error.what()));
+  }
+  return plots;
+}
+
 }  // namespace
 
 void lab_collapse(const ExperimentOptions& options) {
+  const auto elsewhere = options.elsewhere.empty() ? std::vector<Plot>{} : plots_elsewhere(options.elsewhere);
   Experiment experiment("collapse", "Does training confine a dense transformer to few directions, and where?", options,
                         static_cast<int64_t>(kCollapseRows.size()));
   const auto first = collapse_config(kCollapseRows[0], options.quick);
@@ -163,6 +199,7 @@ void lab_collapse(const ExperimentOptions& options) {
     kept.push_back({{"optimizer", row.optimizer}, {"weight_decay", row.weight_decay}});
     kept.back().update(found);
   }
+  plots.insert(plots.end(), elsewhere.begin(), elsewhere.end());
   experiment.result()["random"] = {{"stream", random_stream}, {"wp1", random_wp1}, {"wp2", random_wp2}};
   experiment.finish(
       fmt::format("The stream ends with a stable rank of {:.1f} (centred) and its gradient with {:.1f}, where random "

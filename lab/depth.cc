@@ -172,7 +172,7 @@ void lab_depth(const ExperimentOptions& options) {
     }
     Series error_line{codec.name, {}}, loss_line{codec.name, {}};
     for (size_t i = 0; i < cuts.size(); ++i) {
-      error_line.points.emplace_back(cuts[i], std::max(error[i], 1e-9));
+      error_line.points.emplace_back(cuts[i], std::max(error[i], 1e-6));
       loss_line.points.emplace_back(cuts[i], above[i]);
     }
     errors.series.push_back(error_line);

@@ -43,6 +43,8 @@ struct ExperimentOptions {
   bool quick = false;  // a small version that takes seconds
   std::string svg;     // a file for the plots; empty: none
   std::string dump;    // a folder for tensors behind some figures (lab/recompute.py); empty: none
+  // collapse: what lab/collapse_elsewhere.py wrote, to be shown beside it; empty: nothing
+  std::string elsewhere;
   bool json = false;
 };
 struct ExperimentName {

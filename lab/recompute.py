@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Computes figures of `thinpipe lab collapse --dump` and `lab depth --dump` a second time, in PyTorch.
 
 Usage: recompute.py FOLDER     prints one JSON object: stable ranks by tensor, and the error of top-k's gradient.

@@ -136,6 +136,9 @@ TEST(Lab, RefusesImpossibleNumbers) {
   }
   expect_refused(program, {"lab", "speedrun", "--only", "lama"}, {"--only lama", "rows are dense", "llama", "fast"});
   expect_refused(program, {"lab", "speedrun", "--row", "int8"}, {"--row \"int8\"", "KEY=VALUE"});
+  test::write_file(program / "other.json", "{\"runs\": [{\"model\": 3}]}");
+  expect_refused(program, {"lab", "collapse", "--quick", "--elsewhere", "other.json"},
+                 {"--elsewhere other.json", "collapse_elsewhere.py"});
   expect_refused(program, {"compare", "--rate", "fast"}, {"--rate fast", "80mbit"});
   expect_refused(program, {"bench", "table", "--rounds", "nan"}, {"--rounds", "nan"});
   expect_refused(program, {"bench", "table", "--threads", "99999999999999999999"}, {"--threads", "9999999"});
