@@ -389,14 +389,6 @@ Each experiment runs on this machine and prints what it measured.)");
 Compares the loss and every gradient, in float64 and with each pack.)");
   exactness.callback([json] { lab_exactness(*json); });
 
-  auto& optimizer = lab.command("optimizer", "Check that the optimiser keeps the weights in the subspace");
-  optimizer.json_flag(*json);
-  optimizer.footer(R"(Examples:
-  $ thinpipe lab optimizer
-  $ thinpipe lab optimizer --json | tail -n 1
-Trains with row-wise and with plain AdamW and prints how much of the weights left the subspace.)");
-  optimizer.callback([json] { lab_optimizer(*json); });
-
   auto options = std::make_shared<LabDefaultOptions>();
   auto& defaults = lab.command("default", "Compare the default model with its dense counterpart");
   defaults.number("--minutes", options->minutes, 0.05, 10000.0, "minutes of training per model");

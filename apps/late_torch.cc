@@ -16,7 +16,6 @@ void generate(const GenerateArguments&) { throw NeedsTorch(); }
 void export_model(const ExportArguments&) { throw NeedsTorch(); }
 void import_model(const ImportArguments&) { throw NeedsTorch(); }
 void lab_exactness(bool) { throw NeedsTorch(); }
-void lab_optimizer(bool) { throw NeedsTorch(); }
 void lab_default(const LabDefaultOptions&) { throw NeedsTorch(); }
 void lab_speedrun(const SpeedrunOptions&) { throw NeedsTorch(); }
 void compare(const CompareOptions&) { throw NeedsTorch(); }

@@ -92,6 +92,23 @@ bool is_unwritten_output(const std::exception& error) {
   throw UserError(fmt::format("cannot start {}: {}", program.string(), std::strerror(errno)));
 }
 
+// Settings of libraries that read them when they are loaded: they take effect in the full program and in the processes
+// of a run. What the user has set stays.
+void set_library_environment() {
+  // A thread that waits should not spin away the core that a neighbour needs.
+  ::setenv("GOMP_SPINCOUNT", "1000", 0);
+#ifdef __x86_64__
+  // Debian 12's OpenBLAS takes Intel processors that are newer than itself for a Pentium 4, which makes products four
+  // times as slow (OpenMathLib/OpenBLAS issue 4267). These are the kernels that it chooses for the models it knows.
+  if (!__builtin_cpu_is("intel")) return;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {
+    ::setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+  } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    ::setenv("OPENBLAS_CORETYPE", "Haswell", 0);
+  }
+#endif
+}
+
 int parse_and_run(Command& program, int argc, char** argv) {
   try {
     program.parse(argc, argv);
@@ -117,9 +134,7 @@ int parse_and_run(Command& program, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace thinpipe;
-  // A thread that waits should not spin away the core that a neighbour needs. libgomp reads this when it is loaded, so
-  // it takes effect in the full program and in the processes of a run.
-  ::setenv("GOMP_SPINCOUNT", "1000", 0);
+  set_library_environment();
   init_log();
   try {
     Command program("thinpipe", "Train transformer language models over ordinary internet links");

@@ -117,7 +117,7 @@ void lab_drift(const ExperimentOptions& options) {
   }
   fmt::print("the literal optimiser, d wide, after {} steps: share of W outside S\n", steps);
   fmt::print("  row-wise AdamW {:.1e}\n  AdamW          {:.1e}\n", last["row_adamw"], last["adamw"]);
-  fmt::print("  in a run: cannot happen, weights are kept as coordinates in S (lab optimizer)\n\n");
+  fmt::print("  in a run: cannot happen, weights are kept as coordinates in S\n\n");
 
   const auto config = drift_config();
   const auto own = drift_table(config).to(at::kFloat);

@@ -1,11 +1,14 @@
 #include "lab/exactness.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "base/result.h"
+#include "lab/lab.h"
 #include "lab/pattern_batches.h"
 #include "lab/reference_model.h"
 #include "pipeline/in_process.h"
@@ -167,6 +170,32 @@ std::vector<ExactnessCase> exactness_cases() {
     }
   }
   return cases;
+}
+
+void lab_exactness(bool json) {
+  double worst_loss = 0, worst_gradient = 0, worst_second_moment = 0;
+  fmt::print("{:<52} {:>12} {:>12}\n", "float64, fp64 pack, against the uncut reference", "loss", "gradients");
+  for (const auto& [name, config] : exactness_cases()) {
+    const auto error = measure_exactness(config);
+    fmt::print("{:<52} {:>12.1e} {:>12.1e}\n", name, error.loss, error.gradient);
+    if (worse(error.loss, worst_loss)) worst_loss = error.loss;
+    if (worse(error.gradient, worst_gradient)) worst_gradient = error.gradient;
+    if (worse(error.second_moment, worst_second_moment)) worst_second_moment = error.second_moment;
+  }
+  nlohmann::ordered_json summary = {{"max_rel_grad_error", worst_gradient},
+                                    {"max_rel_loss_error", worst_loss},
+                                    {"max_rel_second_moment_error", worst_second_moment}};
+  fmt::print("\n{:<52} {:>12} {:>12}\n", "the same cut with other packs", "loss", "gradients");
+  const std::pair<const char*, Pack> packs[] = {
+      {"fp32", Pack::kFp32}, {"bf16", Pack::kBf16}, {"int8", Pack::kInt8}, {"int4", Pack::kInt4}};
+  for (const auto& [name, pack] : packs) {
+    auto config = exactness_cases().front().config;
+    config.boundary.pack = pack;
+    const auto error = measure_exactness(config);
+    fmt::print("{:<52} {:>12.1e} {:>12.1e}\n", name, error.loss, error.gradient);
+    summary["packs"][name] = {{"rel_grad_error", error.gradient}, {"rel_loss_error", error.loss}};
+  }
+  if (json) fmt::print("{}\n", summary.dump());
 }
 
 }  // namespace thinpipe

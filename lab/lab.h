@@ -11,8 +11,6 @@ namespace thinpipe {
 
 // Compares the cut model with the uncut reference, and shows the error of other packs.
 void lab_exactness(bool json);
-// Does W stay in the subspace? Runs 200 steps of the literal optimizer and checks each one.
-void lab_optimizer(bool json);
 
 struct LabDefaultOptions {
   double minutes = 3;  // of training per model, 0.05 to 10000

@@ -89,7 +89,8 @@ std::vector<double> round_ticks(double low, double high) {
   const double rough = (high - low) / 5, power = std::pow(10, std::floor(std::log10(rough)));
   const double step = power * (rough <= power ? 1 : rough <= 2 * power ? 2 : rough <= 5 * power ? 5 : 10);
   std::vector<double> ticks;
-  for (double number = std::ceil(low / step); number * step <= high; ++number) ticks.push_back(number * step + 0.0);  // no -0
+  for (double number = std::ceil(low / step); number * step <= high; ++number)
+    ticks.push_back(number * step + 0.0);  // no -0
   return ticks;
 }
 

@@ -53,16 +53,6 @@ TEST(Lab, ExactnessPrintsErrorsOfRoundingAndTheCostOfEveryPack) {
   EXPECT_TRUE(program.contents().empty());
 }
 
-TEST(Lab, OptimizerPrintsThatRowsStayInTheSubspaceAndElementsDoNot) {
-  const Program program;
-  const auto said = last_line(program, {"lab", "optimizer", "--json"});
-  ASSERT_TRUE(said.is_object());
-  EXPECT_LT(number(said, "/row_adamw_drift"), 1e-12);
-  EXPECT_GT(number(said, "/row_adamw_drift"), 0);
-  EXPECT_GT(number(said, "/adamw_drift"), 1e-2);
-  EXPECT_TRUE(program.contents().empty());
-}
-
 // What `lab all --quick --json` says, by experiment. Theory fixes the order of some of its figures at any size.
 TEST(Lab, AllExperimentsEndWithAnAnswer_AndWhatTheoryFixesHolds) {
   const Program program;
