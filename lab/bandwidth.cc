@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "base/units.h"
 #include "config/config_file.h"
@@ -69,105 +70,135 @@ double measured_step_s(const BandwidthRow& row, bool quick, double rate, double 
   return seconds(clock.now() - start);
 }
 
-}  // namespace
+class Bandwidth {
+ public:
+  explicit Bandwidth(const ExperimentOptions& options)
+      : quick_(options.quick),
+        rates_(quick_ ? std::vector<double>{1, 10} : std::vector<double>{5, 10, 50, 80, 200, 1000}),
+        delays_(quick_ ? std::vector<double>{0} : std::vector<double>{0, 10, 50, 100}),
+        shown_delay_ms_(quick_ ? 0 : 50),
+        experiment_("bandwidth", "From which bandwidth on do the links between stages stop mattering?", options,
+                    static_cast<int64_t>(bandwidth_rows().size() * (1 + rates_.size() * delays_.size()) + 2)),
+        corpus_(prepare_corpus(bandwidth_config(bandwidth_rows()[0], quick_).data, data_dir())),
+        tokens_(static_cast<double>(tokens_per_step(bandwidth_config(bandwidth_rows()[0], quick_).train))) {}
 
-void lab_bandwidth(const ExperimentOptions& options) {
-  constexpr double kLongestMeasured_s = 4;
-  const std::vector<double> rates =
-      options.quick ? std::vector<double>{1, 10} : std::vector<double>{5, 10, 50, 80, 200, 1000};
-  const std::vector<double> delays = options.quick ? std::vector<double>{0} : std::vector<double>{0, 10, 50, 100};
-  const auto& rows = bandwidth_rows();
-  Experiment experiment("bandwidth", "From which bandwidth on do the links between stages stop mattering?", options,
-                        static_cast<int64_t>(rows.size() * (1 + rates.size() * delays.size()) + 2));
-  const auto corpus = prepare_corpus(bandwidth_config(rows[0], options.quick).data, data_dir());
-  const auto tokens = static_cast<double>(tokens_per_step(bandwidth_config(rows[0], options.quick).train));
-  fmt::print(
-      "4 blocks in 2 stages with a core each, {:.0f} tokens a step; tokens per second; * measured, else computed\n",
-      tokens);
-  const double shown_delay_ms = options.quick ? 0 : 50;
-  Plot plot{fmt::format("tokens per second with {:g} ms of delay", shown_delay_ms),
-            "Mbit/s",
-            "tokens per second",
-            {},
-            true,
-            true};
-  std::map<std::string, std::map<double, double>> step_s_at;  // by row and rate, at that delay
-  double worst_ratio = 1;
-  std::string answer;
-  for (const auto& row : rows) {
-    const auto config = bandwidth_config(row, options.quick);
-    const StepTime step(config, corpus);
-    const auto key = to_toml(config) + corpus.id;
-    const auto unlimited = experiment.part(fmt::format("{}, unlimited", row.name), "unlimited\n" + key,
-                                           [&]() -> Json { return step.over(0, 0); });
-    const double free_s = unlimited.get<double>();
-    fmt::print("{:<16} unlimited {:>8.0f}\n", row.name, tokens / free_s);
-    Series series{row.name, {}};
-    double stops_mattering = INFINITY;
-    for (const double delay_ms : delays) {
+  void run() {
+    fmt::print(
+        "4 blocks in 2 stages with a core each, {:.0f} tokens a step; tokens per second; * measured, else "
+        "computed\n",
+        tokens_);
+    Plot plot{fmt::format("tokens per second with {:g} ms of delay", shown_delay_ms_),
+              "Mbit/s",
+              "tokens per second",
+              {},
+              true,
+              true};
+    std::string answer;
+    for (const auto& row : bandwidth_rows()) {
+      const auto enough = measure(row);
+      Series series{row.name, {}};
+      for (const auto& [rate, step_s] : step_s_[row.name]) series.points.emplace_back(rate, tokens_ / step_s);
+      plot.series.push_back(std::move(series));
+      answer += fmt::format("{}{} {}", answer.empty() ? "" : ", ", row.name,
+                            enough ? fmt::format("{:g} Mbit/s", *enough) : "at none of these");
+    }
+    auto plots = losses_against_time();
+    plots.insert(plots.begin(), plot);
+    experiment_.result()["largest_measured_over_computed"] = worst_ratio_;
+    experiment_.finish(fmt::format("With {:g} ms of delay the links cost less than 5 % from this rate on: {}.",
+                                   shown_delay_ms_, answer),
+                       plots);
+  }
+
+ private:
+  // Prints a table of rates and delays. Returns the rate, in Mbit/s, from which on the links do not matter.
+  std::optional<double> measure(const BandwidthRow& row) {
+    const auto config = bandwidth_config(row, quick_);
+    const StepTime step(config, corpus_);
+    const auto key = to_toml(config) + corpus_.id;
+    const double free_s = experiment_
+                              .part(fmt::format("{}, unlimited", row.name), "unlimited\n" + key,
+                                    [&]() -> Json { return step.over(0, 0); })
+                              .get<double>();
+    fmt::print("{:<16} unlimited {:>8.0f}\n", row.name, tokens_ / free_s);
+    std::optional<double> enough;
+    for (const double delay_ms : delays_) {
       fmt::print("{:>10.0f} ms:", delay_ms);
-      for (const double rate : rates) {
-        const auto point = experiment.part(
-            fmt::format("{}, {:g} Mbit/s, {:g} ms", row.name, rate, delay_ms),
-            fmt::format("{} {}\n{}", rate, delay_ms, key), [&]() -> Json {
-              const double computed_s = step.over(rate * 1e6, delay_ms / 1000);
-              if (computed_s > kLongestMeasured_s) return {{"computed_s", computed_s}};
-              return {{"computed_s", computed_s},
-                      {"measured_s", measured_step_s(row, options.quick, rate * 1e6, delay_ms / 1000, step, corpus)}};
-            });
-        const double computed_s = point.at("computed_s");
-        const bool measured = point.contains("measured_s");
-        const double step_s = measured ? point.at("measured_s").get<double>() : computed_s;
-        if (measured) worst_ratio = std::max(worst_ratio, step_s / computed_s);
-        fmt::print(" {:>5g} Mbit/s {:>6.0f}{}", rate, tokens / step_s, measured ? "*" : " ");
-        experiment.result()["points"].push_back({{"row", row.name},
-                                                 {"rate_mbit", rate},
-                                                 {"delay_ms", delay_ms},
-                                                 {"tokens_per_s", tokens / step_s},
-                                                 {"measured", measured},
-                                                 {"computed_s", computed_s}});
-        if (delay_ms != shown_delay_ms) continue;
-        step_s_at[row.name][rate] = step_s;
-        series.points.emplace_back(rate, tokens / step_s);
-        if (computed_s <= free_s / 0.95) stops_mattering = std::min(stops_mattering, rate);
+      for (const double rate : rates_) {
+        const double step_s = point(row, step, key, rate, delay_ms);
+        if (delay_ms != shown_delay_ms_) continue;
+        step_s_[row.name][rate] = step_s;
+        if (!enough && step.over(rate * 1e6, delay_ms / 1000) <= free_s / 0.95) enough = rate;
       }
       fmt::print("\n");
     }
-    plot.series.push_back(std::move(series));
-    answer +=
-        fmt::format("{}{} {}", answer.empty() ? "" : ", ", row.name,
-                    std::isinf(stops_mattering) ? "at none of these" : fmt::format("{:g} Mbit/s", stops_mattering));
-    experiment.result()["rows"].push_back(
-        {{"name", row.name},
-         {"unlimited_tokens_per_s", tokens / free_s},
-         {"stops_mattering_mbit", std::isinf(stops_mattering) ? Json() : Json(stops_mattering)}});
+    experiment_.result()["rows"].push_back({{"name", row.name},
+                                            {"unlimited_tokens_per_s", tokens_ / free_s},
+                                            {"stops_mattering_mbit", enough ? Json(*enough) : Json()}});
+    return enough;
   }
-  std::vector<Plot> plots{plot};
-  const std::vector<size_t> shown{1, 4};  // dense in bf16, subspace in int4
-  std::vector<Curve> curves;
-  for (const size_t i : shown) {
-    curves.push_back(
-        experiment.train(fmt::format("{}, training", rows[i].name), bandwidth_config(rows[i], options.quick), corpus));
+
+  // Seconds of a step, measured if it is short.
+  double point(const BandwidthRow& row, const StepTime& step, const std::string& key, double rate, double delay_ms) {
+    constexpr double kLongestMeasured_s = 4;
+    const auto found = experiment_.part(
+        fmt::format("{}, {:g} Mbit/s, {:g} ms", row.name, rate, delay_ms),
+        fmt::format("{} {}\n{}", rate, delay_ms, key), [&]() -> Json {
+          const double computed_s = step.over(rate * 1e6, delay_ms / 1000);
+          if (computed_s > kLongestMeasured_s) return {{"computed_s", computed_s}};
+          return {{"computed_s", computed_s},
+                  {"measured_s", measured_step_s(row, quick_, rate * 1e6, delay_ms / 1000, step, corpus_)}};
+        });
+    const double computed_s = found.at("computed_s");
+    const bool measured = found.contains("measured_s");
+    const double step_s = measured ? found.at("measured_s").get<double>() : computed_s;
+    if (measured) worst_ratio_ = std::max(worst_ratio_, step_s / computed_s);
+    fmt::print(" {:>5g} Mbit/s {:>6.0f}{}", rate, tokens_ / step_s, measured ? "*" : " ");
+    experiment_.result()["points"].push_back({{"row", row.name},
+                                              {"rate_mbit", rate},
+                                              {"delay_ms", delay_ms},
+                                              {"tokens_per_s", tokens_ / step_s},
+                                              {"measured", measured},
+                                              {"computed_s", computed_s}});
+    return step_s;
   }
-  for (const double rate : options.quick ? std::vector<double>{10} : std::vector<double>{10, 80, 200}) {
-    Plot against_time{fmt::format("validation loss over {:g} Mbit/s and {:g} ms", rate, shown_delay_ms),
-                      "seconds",
-                      "nats per token",
-                      {},
-                      true};
-    for (size_t i = 0; i < shown.size(); ++i) {
-      Series series{rows[shown[i]].name, {}};
-      for (const auto& [at, loss] : curves[i].points()) {
-        series.points.emplace_back(at * step_s_at[rows[shown[i]].name][rate], loss);
-      }
-      against_time.series.push_back(std::move(series));
+
+  // A training of each, shown on the clocks of several rates.
+  std::vector<Plot> losses_against_time() {
+    std::map<std::string, Curve> curves;
+    for (const size_t i : {1, 4}) {  // dense in bf16, subspace in int4
+      const auto& row = bandwidth_rows()[i];
+      curves[row.name] =
+          experiment_.train(fmt::format("{}, training", row.name), bandwidth_config(row, quick_), corpus_);
     }
-    plots.push_back(std::move(against_time));
+    std::vector<Plot> plots;
+    for (const double rate : quick_ ? std::vector<double>{10} : std::vector<double>{10, 80, 200}) {
+      plots.push_back({fmt::format("validation loss over {:g} Mbit/s and {:g} ms", rate, shown_delay_ms_),
+                       "seconds",
+                       "nats per token",
+                       {},
+                       true});
+      for (const auto& [name, curve] : curves) {
+        Series series{name, {}};
+        for (const auto& [at, loss] : curve.points()) series.points.emplace_back(at * step_s_[name][rate], loss);
+        plots.back().series.push_back(std::move(series));
+      }
+    }
+    return plots;
   }
-  experiment.result()["largest_measured_over_computed"] = worst_ratio;
-  experiment.finish(
-      fmt::format("With {:g} ms of delay the links cost less than 5 % from this rate on: {}.", shown_delay_ms, answer),
-      plots);
-}
+
+  const bool quick_;
+  const std::vector<double> rates_, delays_;  // Mbit/s, ms
+  const double shown_delay_ms_;
+  Experiment experiment_;
+  const PreparedCorpus corpus_;
+  const double tokens_;                                     // of a step
+  std::map<std::string, std::map<double, double>> step_s_;  // by row and rate, at the delay that is shown
+  double worst_ratio_ = 1;                                  // of measured to computed times
+};
+
+}  // namespace
+
+void lab_bandwidth(const ExperimentOptions& options) { Bandwidth(options).run(); }
 
 }  // namespace thinpipe

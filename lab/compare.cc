@@ -1,7 +1,7 @@
 // thinpipe compare: the method's first picture on this machine. Loss against wall time of a dense model over links that
 // take no time, of the same over slow links, and of the subspace model over the same slow links.
 #include <algorithm>
-#include <cmath>
+#include <tuple>
 
 #include "base/result.h"
 #include "base/units.h"
@@ -41,6 +41,38 @@ double timed_step_s(const RunConfig& config, const PreparedCorpus& corpus, int64
   return seconds(clock.now() - start) / static_cast<double>(steps);
 }
 
+struct CompareLine {
+  std::string name;
+  const Curve& curve;
+  double step_s;
+};
+
+// Prints the lines and returns their losses against time.
+Plot show_lines(Experiment& experiment, const std::string& title, const std::vector<CompareLine>& lines,
+                const TrainConfig& train) {
+  const auto tokens = static_cast<double>(tokens_per_step(train));
+  Plot plot{title, "seconds", "nats per token", {}, true};
+  for (const auto& line : lines) {
+    fmt::print("{:<24} {:>10.0f} {:>12.2f} {:>10.4f} {:>12.0f}\n", line.name, tokens / line.step_s, line.step_s,
+               line.curve.final_loss(), line.step_s * static_cast<double>(train.steps));
+    Series series{line.name, {}};
+    for (const auto& [step, loss] : line.curve.points()) series.points.emplace_back(step * line.step_s, loss);
+    plot.series.push_back(std::move(series));
+    experiment.result()["lines"].push_back({{"name", line.name},
+                                            {"tokens_per_s", tokens / line.step_s},
+                                            {"step_s", line.step_s},
+                                            {"loss", line.curve.final_loss()}});
+  }
+  return plot;
+}
+
+// A core of this machine is far slower than the paper's GPUs, so the same links hurt less. Over this rate they slow the
+// dense model down as much as theirs did: its messages take 16 times as long as its step without a limit.
+std::string hurting_rate(const RunConfig& config, double free_step_s) {
+  const double message_bits = 2 * 8.0 * 4 * static_cast<double>(config.model.d * tokens_per_step(config.train));
+  return fmt::format("{:.0f}kbit", std::max(1.0, message_bits / (kPaperSubspace / kPaperDense * free_step_s) / 1000));
+}
+
 }  // namespace
 
 void compare(const CompareOptions& options) {
@@ -51,7 +83,8 @@ void compare(const CompareOptions& options) {
   Experiment experiment("compare",
                         fmt::format("What does training over {} cost, dense and in the subspace?", options.rate),
                         options.common, 7);
-  const auto corpus = prepare_corpus(compare_config("dense", "unlimited", quick).data, data_dir());
+  const auto free = compare_config("dense", "unlimited", quick);
+  const auto corpus = prepare_corpus(free.data, data_dir());
   const auto timed = [&](const char* mode, const std::string& rate, int64_t steps) {
     const auto config = compare_config(mode, rate, quick);
     return experiment
@@ -61,46 +94,25 @@ void compare(const CompareOptions& options) {
   };
   const double dense_free_s = timed("dense", "unlimited", 3);
   const double dense_s = timed("dense", options.rate, 3), subspace_s = timed("subspace", options.rate, 3);
-  // A core of this machine is far slower than the paper's GPUs, so the same links hurt less. Over this rate they slow
-  // the dense model down as much as theirs did: its messages take 16 times as long as its computation.
-  const auto free = compare_config("dense", "unlimited", quick);
-  const double message_bits = 2 * 8.0 * 4 * static_cast<double>(free.model.d * tokens_per_step(free.train));
-  const double slow_rate = message_bits / (kPaperSubspace / kPaperDense * dense_free_s);
-  const auto slow = fmt::format("{:.0f}kbit", std::max(1.0, slow_rate / 1000));
+  const auto slow = hurting_rate(free, dense_free_s);
   const double dense_slow_s = timed("dense", slow, 1), subspace_slow_s = timed("subspace", slow, 3);
   const auto dense = experiment.train("dense, training", compare_config("dense", options.rate, quick), corpus);
   const auto subspace = experiment.train("subspace, training", compare_config("subspace", options.rate, quick), corpus);
 
-  const auto tokens = static_cast<double>(tokens_per_step(free.train));
-  struct Line {
-    std::string name;
-    const Curve& curve;
-    double step_s;
-  };
-  const auto show = [&](const std::string& rate, double dense_over_s, double subspace_over_s) {
-    const std::vector<Line> lines{{"dense, no limit", dense, dense_free_s},
-                                  {"dense, " + rate, dense, dense_over_s},
-                                  {"subspace, " + rate, subspace, subspace_over_s}};
-    Plot plot{"validation loss over " + rate, "seconds", "nats per token", {}, true};
-    for (const auto& line : lines) {
-      fmt::print("{:<24} {:>10.0f} {:>12.2f} {:>10.4f} {:>12.0f}\n", line.name, tokens / line.step_s, line.step_s,
-                 line.curve.final_loss(), line.step_s * static_cast<double>(free.train.steps));
-      Series series{line.name, {}};
-      for (const auto& [step, loss] : line.curve.points()) series.points.emplace_back(step * line.step_s, loss);
-      plot.series.push_back(std::move(series));
-      experiment.result()["lines"].push_back({{"name", line.name},
-                                              {"tokens_per_s", tokens / line.step_s},
-                                              {"step_s", line.step_s},
-                                              {"loss", line.curve.final_loss()}});
-    }
-    return plot;
-  };
   fmt::print(
       "{} stages in one process, {} steps. Steps over slow links were timed; the losses are those of a run over\n"
       "links that take no time, shown on that clock.\n\n",
       free.pipeline.stages, free.train.steps);
   fmt::print("{:<24} {:>10} {:>12} {:>10} {:>12}\n", "", "tokens/s", "seconds/step", "loss", "seconds");
-  std::vector<Plot> plots{show(options.rate, dense_s, subspace_s), show(slow, dense_slow_s, subspace_slow_s)};
+  std::vector<Plot> plots;
+  for (const auto& [rate, dense_over_s, subspace_over_s] :
+       {std::tuple(options.rate, dense_s, subspace_s), std::tuple(slow, dense_slow_s, subspace_slow_s)}) {
+    plots.push_back(show_lines(experiment, "validation loss over " + rate,
+                               {{"dense, no limit", dense, dense_free_s},
+                                {"dense, " + rate, dense, dense_over_s},
+                                {"subspace, " + rate, subspace, subspace_over_s}},
+                               free.train));
+  }
   auto& result = experiment.result();
   result["subspace_over_dense"] = dense_s / subspace_s;
   result["slow_rate"] = slow;

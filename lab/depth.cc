@@ -111,92 +111,134 @@ double gradient_error(const Gradients& gradients, const Gradients& exact) {
   return std::sqrt(error / size);
 }
 
+struct DepthLine {
+  std::string name;
+  double bytes_per_token = 0;
+  std::vector<double> errors;  // of the gradient, by number of cuts
+  std::vector<double> above;   // the final loss minus the uncut model's
+
+  bool in_subspace() const { return name.starts_with("subspace"); }
+  bool is_lossless() const { return name == "subspace"; }
+};
+
+class Depth {
+ public:
+  explicit Depth(const ExperimentOptions& options)
+      : quick_(options.quick),
+        cuts_(quick_ ? std::vector<int64_t>{2, 8} : std::vector<int64_t>{2, 4, 8, 16, 32}),
+        codecs_(depth_codecs(quick_)),
+        subspace_(*std::find_if(codecs_.begin(), codecs_.end(),
+                                [](const auto& codec) { return std::string(codec.name) == "subspace"; })),
+        experiment_("depth", "Do the errors of lossy cuts add up as a model is cut more often?", options,
+                    2 + static_cast<int64_t>(codecs_.size() * (1 + cuts_.size()))),
+        corpus_(prepare_corpus(config(dense_, 0).data, data_dir())) {}
+
+  void run() {
+    for (const auto* codec : {&dense_, &subspace_}) {
+      const auto curve = experiment_.train(fmt::format("{}, uncut", codec->name), config(*codec, 0), corpus_);
+      uncut_loss_[codec->name] = curve.final_loss();
+    }
+    fmt::print("{} blocks, d = 32; loss of the uncut model: dense {:.4f}, subspace {:.4f}\n",
+               config(dense_, 0).model.blocks, uncut_loss_["dense"], uncut_loss_["subspace"]);
+    fmt::print("{:<16} {:>11}   error of the gradient, then loss above the uncut model's, at {} cuts\n", "",
+               "bytes/token", fmt::join(cuts_, ", "));
+    std::vector<DepthLine> lines;
+    for (const auto& codec : codecs_) {
+      lines.push_back(measure(codec));
+      show(lines.back());
+    }
+    finish(lines);
+  }
+
+ private:
+  RunConfig config(const DepthCodec& codec, int64_t cuts) const { return depth_config(codec, cuts, quick_); }
+  const DepthCodec& uncut_twin(const DepthCodec& codec) const {
+    return std::string(codec.name).starts_with("subspace") ? subspace_ : dense_;
+  }
+
+  Json gradient_errors(const DepthCodec& codec) {
+    const auto uncut = config(uncut_twin(codec), 0);
+    const auto weights = trained_weights(uncut, corpus_, weights_after());
+    const auto exact = gradients_at(uncut, corpus_, weights);
+    Json errors = Json::array();
+    NamedTensors seen;  // with the most cuts
+    for (const int64_t count : cuts_) {
+      const auto gradients = gradients_at(config(codec, count), corpus_, weights);
+      errors.push_back(gradient_error(gradients, exact));
+      seen.clear();
+      for (const auto& [name, grad] : exact) seen.emplace_back("exact." + name, grad.contiguous());
+      for (const auto& [name, grad] : gradients) seen.emplace_back("topk." + name, grad.contiguous());
+    }
+    if (std::string(codec.name) == "topk") experiment_.dump(seen);
+    return errors;
+  }
+
+  DepthLine measure(const DepthCodec& codec) {
+    DepthLine line{codec.name, 0, {}, {}};
+    const auto key = fmt::format("gradients at weights after {}\n{}{}", weights_after(),
+                                 to_toml(config(codec, cuts_.back())), corpus_.id);
+    line.errors = experiment_.part(line.name + ", gradients", key, [&] { return gradient_errors(codec); })
+                      .get<std::vector<double>>();
+    for (const int64_t count : cuts_) {
+      const auto curve =
+          experiment_.train(fmt::format("{}, {} cuts", codec.name, count), config(codec, count), corpus_);
+      line.above.push_back(curve.final_loss() - uncut_loss_[uncut_twin(codec).name]);
+      line.bytes_per_token = curve.bytes_per_token;
+    }
+    return line;
+  }
+
+  void show(const DepthLine& line) {
+    fmt::print("{:<16} {:>11.1f}   {:.3g}\n{:<16} {:>11}   {:+.4f}\n", line.name, line.bytes_per_token,
+               fmt::join(line.errors, "  "), "", "", fmt::join(line.above, "  "));
+    experiment_.result()["codecs"].push_back({{"name", line.name},
+                                              {"bytes_per_token", line.bytes_per_token},
+                                              {"cuts", cuts_},
+                                              {"gradient_error", line.errors},
+                                              {"loss_above_uncut", line.above}});
+  }
+
+  void finish(const std::vector<DepthLine>& lines) {
+    Plot errors{"error of the gradient", "cuts", "|g - exact| / |exact|", {}, true, true};
+    Plot losses{"loss after training, above the uncut model's", "cuts", "nats per token", {}, true};
+    double subspace_error = 0, subspace_loss = 0;
+    std::string growth;
+    for (const auto& line : lines) {
+      Series error{line.name, {}}, loss{line.name, {}};
+      for (size_t i = 0; i < cuts_.size(); ++i) {
+        error.points.emplace_back(cuts_[i], std::max(line.errors[i], 1e-6));  // the axis ends there
+        loss.points.emplace_back(cuts_[i], line.above[i]);
+        if (!line.is_lossless()) continue;
+        subspace_error = std::max(subspace_error, line.errors[i]);
+        subspace_loss = std::max(subspace_loss, std::abs(line.above[i]));
+      }
+      errors.series.push_back(std::move(error));
+      losses.series.push_back(std::move(loss));
+      if (line.in_subspace()) continue;
+      growth +=
+          fmt::format("{}{} {:.1f}", growth.empty() ? "" : ", ", line.name, line.errors.back() / line.errors.front());
+    }
+    experiment_.result()["subspace_gradient_error"] = subspace_error;
+    experiment_.result()["subspace_loss_above_uncut"] = subspace_loss;
+    experiment_.finish(fmt::format("From {} to {} cuts the gradient's error grows by these factors: {}. The subspace's "
+                                   "stays at {:.1e} and its loss within {:.1e} of the uncut model's.",
+                                   cuts_.front(), cuts_.back(), growth, subspace_error, subspace_loss),
+                       {errors, losses});
+  }
+
+  int64_t weights_after() const { return quick_ ? 5 : 100; }
+
+  const bool quick_;
+  const std::vector<int64_t> cuts_;
+  const std::vector<DepthCodec> codecs_;
+  const DepthCodec dense_{"dense", {}}, subspace_;
+  Experiment experiment_;
+  const PreparedCorpus corpus_;
+  std::map<std::string, double> uncut_loss_;
+};
+
 }  // namespace
 
-void lab_depth(const ExperimentOptions& options) {
-  const std::vector<int64_t> cuts = options.quick ? std::vector<int64_t>{2, 8} : std::vector<int64_t>{2, 4, 8, 16, 32};
-  const auto all = depth_codecs(options.quick);
-  Experiment experiment("depth", "Do the errors of lossy cuts add up as a model is cut more often?", options,
-                        2 + static_cast<int64_t>(all.size() * (1 + cuts.size())));
-  const DepthCodec dense{"dense", {}};
-  const auto subspace = *std::find_if(all.begin(), all.end(),
-                                      [](const DepthCodec& codec) { return std::string(codec.name) == "subspace"; });
-  const auto corpus = prepare_corpus(depth_config(dense, 0, options.quick).data, data_dir());
-  const int64_t weights_after = options.quick ? 5 : 100;
-
-  std::map<std::string, double> uncut_loss;
-  for (const auto* codec : {&dense, &subspace}) {
-    uncut_loss[codec->name] =
-        experiment.train(fmt::format("{}, uncut", codec->name), depth_config(*codec, 0, options.quick), corpus)
-            .final_loss();
-  }
-  fmt::print("{} blocks, d = 32; loss of the uncut model: dense {:.4f}, subspace {:.4f}\n",
-             depth_config(dense, 0, options.quick).model.blocks, uncut_loss["dense"], uncut_loss["subspace"]);
-  fmt::print("{:<16} {:>11}   error of the gradient, then loss above the uncut model's, at", "", "bytes/token");
-  for (const int64_t count : cuts) fmt::print(" {}", count);
-  fmt::print(" cuts\n");
-
-  Plot errors{"error of the gradient", "cuts", "|g - exact| / |exact|", {}, true, true};
-  Plot losses{"loss after training, above the uncut model's", "cuts", "nats per token", {}, true};
-  double worst_subspace_error = 0, worst_subspace_loss = 0;
-  std::string growth;
-  for (const auto& codec : all) {
-    const bool in_subspace = std::string(codec.name).starts_with("subspace");
-    const auto& reference = in_subspace ? subspace : dense;
-    const auto key = fmt::format("gradients at weights after {}\n{}{}", weights_after,
-                                 to_toml(depth_config(codec, cuts.back(), options.quick)), corpus.id);
-    const auto found = experiment.part(fmt::format("{}, gradients", codec.name), key, [&]() -> Json {
-      const auto uncut = depth_config(reference, 0, options.quick);
-      const auto weights = trained_weights(uncut, corpus, weights_after);
-      const auto exact = gradients_at(uncut, corpus, weights);
-      Json list = Json::array();
-      NamedTensors seen;
-      for (const int64_t count : cuts) {
-        const auto gradients = gradients_at(depth_config(codec, count, options.quick), corpus, weights);
-        list.push_back(gradient_error(gradients, exact));
-        seen.clear();
-        for (const auto& [name, grad] : exact) seen.emplace_back("exact." + name, grad.contiguous());
-        for (const auto& [name, grad] : gradients) seen.emplace_back("topk." + name, grad.contiguous());
-      }
-      if (std::string(codec.name) == "topk") experiment.dump(seen);  // with the most cuts
-      return list;
-    });
-    const auto error = found.get<std::vector<double>>();
-    std::vector<double> above;
-    double bytes = 0;
-    for (const int64_t count : cuts) {
-      const auto curve = experiment.train(fmt::format("{}, {} cuts", codec.name, count),
-                                          depth_config(codec, count, options.quick), corpus);
-      above.push_back(curve.final_loss() - uncut_loss[reference.name]);
-      bytes = curve.bytes_per_token;
-    }
-    Series error_line{codec.name, {}}, loss_line{codec.name, {}};
-    for (size_t i = 0; i < cuts.size(); ++i) {
-      error_line.points.emplace_back(cuts[i], std::max(error[i], 1e-6));
-      loss_line.points.emplace_back(cuts[i], above[i]);
-    }
-    errors.series.push_back(error_line);
-    losses.series.push_back(loss_line);
-    fmt::print("{:<16} {:>11.1f}   {:.3g}\n{:<16} {:>11}   {:+.4f}\n", codec.name, bytes, fmt::join(error, "  "), "",
-               "", fmt::join(above, "  "));
-    experiment.result()["codecs"].push_back({{"name", codec.name},
-                                             {"bytes_per_token", bytes},
-                                             {"cuts", cuts},
-                                             {"gradient_error", error},
-                                             {"loss_above_uncut", above}});
-    if (std::string(codec.name) == "subspace") {
-      for (const double one : error) worst_subspace_error = std::max(worst_subspace_error, one);
-      for (const double one : above) worst_subspace_loss = std::max(worst_subspace_loss, std::abs(one));
-    } else if (!in_subspace) {
-      growth += fmt::format("{}{} {:.1f}", growth.empty() ? "" : ", ", codec.name, error.back() / error.front());
-    }
-  }
-  experiment.result()["subspace_gradient_error"] = worst_subspace_error;
-  experiment.result()["subspace_loss_above_uncut"] = worst_subspace_loss;
-  experiment.finish(fmt::format("From {} to {} cuts the gradient's error grows by these factors: {}. The subspace's "
-                                "stays at {:.1e} and its loss within {:.1e} of the uncut model's.",
-                                cuts.front(), cuts.back(), growth, worst_subspace_error, worst_subspace_loss),
-                    {errors, losses});
-}
+void lab_depth(const ExperimentOptions& options) { Depth(options).run(); }
 
 }  // namespace thinpipe
