@@ -99,7 +99,8 @@ void set_library_environment() {
   ::setenv("GOMP_SPINCOUNT", "1000", 0);
 #ifdef __x86_64__
   // Debian 12's OpenBLAS takes Intel processors that are newer than itself for a Pentium 4, which makes a dense
-  // stage 3.6 times as slow (OpenMathLib/OpenBLAS issue 4267). These are the kernels that it chooses for the models it knows.
+  // stage 3.6 times as slow (OpenMathLib/OpenBLAS issue 4267). These are the kernels that it chooses for the models it
+  // knows.
   if (!__builtin_cpu_is("intel")) return;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {
     ::setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
