@@ -72,6 +72,11 @@ if(THINPIPE_TORCH)
   add_library(thinpipe_torch INTERFACE)
   target_include_directories(thinpipe_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIR})
   target_link_libraries(thinpipe_torch INTERFACE ${TORCH_CPU_LIBRARY} ${C10_LIBRARY})
+  # Without it, at::parallel_for in our own code is a plain loop. The thread sanitizer does not understand libgomp.
+  if(NOT THINPIPE_SANITIZE STREQUAL "thread")
+    target_compile_options(thinpipe_torch INTERFACE -fopenmp)
+    target_link_options(thinpipe_torch INTERFACE -fopenmp)
+  endif()
   # A libtorch with CUDA registers its kernels when this library is loaded; nothing refers to it by name.
   find_library(TORCH_CUDA_LIBRARY torch_cuda)
   if(TORCH_CUDA_LIBRARY)

@@ -1,21 +1,50 @@
 #include "model/products.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 
 namespace thinpipe {
+namespace {
+
+// The number of multiplications that is worth a thread. OpenBLAS uses one thread for products up to twice that size.
+constexpr int64_t kWorthAThread = int64_t{1} << 17;
+
+// c = beta c + a b, (m, n), split along its longer side into one part per thread. OpenBLAS's own threads serve one caller
+// at a time and let the others spin, but every stage of a process is a caller; inside a parallel loop it uses none.
+void multiply_into(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double beta) {
+  const int64_t rows = a.size(0), columns = b.size(1), longer = std::max(rows, columns);
+  const int64_t parts = std::clamp<int64_t>(rows * a.size(1) * columns / kWorthAThread, 1, at::get_num_threads());
+  at::parallel_for(0, longer, (longer + parts - 1) / parts, [&](int64_t begin, int64_t end) {
+    if (rows == longer) {
+      c.narrow(0, begin, end - begin).addmm_(a.narrow(0, begin, end - begin), b, beta);
+    } else {
+      c.narrow(1, begin, end - begin).addmm_(a, b.narrow(1, begin, end - begin), beta);
+    }
+  });
+}
+
+}  // namespace
 
 at::ScalarType storage_type(Precision precision) { return precision == Precision::kFloat64 ? at::kDouble : at::kFloat; }
 
 at::Tensor Products::operand(const at::Tensor& a) const { return round_ ? a.to(at::kBFloat16).to(a.scalar_type()) : a; }
 
-at::Tensor Products::multiply(const at::Tensor& a, const at::Tensor& b) const { return at::mm(operand(a), operand(b)); }
+at::Tensor Products::multiply(const at::Tensor& a, const at::Tensor& b) const {
+  const auto c = at::empty({a.size(0), b.size(1)}, a.options());
+  multiply_into(c, operand(a), operand(b), 0);
+  return c;
+}
 
 at::Tensor Products::multiply_add(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) const {
-  return at::addmm(c, operand(a), operand(b));
+  const auto sum = c.clone(at::MemoryFormat::Contiguous);
+  multiply_into(sum, operand(a), operand(b), 1);
+  return sum;
 }
 
 void Products::accumulate(at::Tensor& c, const at::Tensor& a, const at::Tensor& b) const {
-  c.addmm_(operand(a), operand(b));
+  multiply_into(c, operand(a), operand(b), 1);
 }
 
 }  // namespace thinpipe

@@ -1,7 +1,9 @@
 #include "optim/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "optim/learning_rate.h"
@@ -32,9 +34,14 @@ double Optimizer::squared_norm() const {
 
 void Optimizer::apply(int64_t step, double grad_factor) {
   const double factor = learning_rate_factor(config_, step, total_steps_);
-  for (auto& entry : entries_) {
-    entry.rule->update({step + 1, {entry.peak.lr * factor, entry.peak.decay * factor}, grad_factor});
-  }
+  // Every thread takes the next parameter until none is left.
+  std::atomic<size_t> next = 0;
+  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+    for (size_t i; (i = next++) < entries_.size();) {
+      const auto& [parameter, rule, peak] = entries_[i];
+      rule->update({step + 1, {peak.lr * factor, peak.decay * factor}, grad_factor});
+    }
+  });
 }
 
 void Optimizer::change_over(const at::Tensor& q) {

@@ -71,7 +71,7 @@ StateSize adamw_size(const ParameterSpec& spec);
 std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config);
 StateSize row_adamw_size(const ParameterSpec& spec);
 
-// Muon (Jordan et al.): Nesterov momentum, orthogonalised by five Newton-Schulz steps for each column block separately,
+// Muon (Jordan et al.): Nesterov momentum, orthogonalised by four Newton-Schulz steps for each column block separately,
 // times sqrt(max(1, out / in)); for coordinates out = d, because NS(Y U^T) = NS(Y) U^T. Decoupled decay.
 std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config);
 StateSize muon_size(const ParameterSpec& spec);

@@ -88,7 +88,8 @@ void expect_same_as_wide(const OptimConfig& config, ParameterKind kind, int64_t 
 // Newton-Schulz on the matrix itself, X <- a X + b (X X^T) X + c (X X^T)^2 X, never transposed.
 at::Tensor wide_newton_schulz(const at::Tensor& matrix) {
   auto x = matrix / (matrix.norm() + 1e-7);  // the guard against a zero matrix is part of the rule
-  for (int i = 0; i < 5; ++i) {
+  x = x / std::pow(at::linalg_svdvals(x).pow(8).sum().item<double>(), 0.125);
+  for (int i = 0; i < 4; ++i) {
     const auto cubic = x.mm(x.t()).mm(x), quintic = x.mm(x.t()).mm(cubic);
     x = 3.4445 * x - 4.7750 * cubic + 2.0315 * quintic;
   }

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <cblas.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/result.h"
@@ -15,6 +17,29 @@ namespace {
 
 // Rows per task: enough work to pay for a thread, few enough to balance the load.
 constexpr int64_t kGrain = 32;
+
+// The upper triangle of C = A A^T, (m, m), or of A^T A.
+void syrk(CBLAS_TRANSPOSE transpose, int64_t m, int64_t n, const float* a, int64_t stride, float* c) {
+  cblas_ssyrk(CblasRowMajor, CblasUpper, transpose, static_cast<int>(m), static_cast<int>(n), 1, a,
+              static_cast<int>(stride), 0, c, static_cast<int>(m));
+}
+void syrk(CBLAS_TRANSPOSE transpose, int64_t m, int64_t n, const double* a, int64_t stride, double* c) {
+  cblas_dsyrk(CblasRowMajor, CblasUpper, transpose, static_cast<int>(m), static_cast<int>(n), 1, a,
+              static_cast<int>(stride), 0, c, static_cast<int>(m));
+}
+
+// Square by square, so that the reads down a column stay in the cache.
+template <class T>
+void copy_upper_to_lower(T* c, int64_t m) {
+  constexpr int64_t kSquare = 32;
+  for (int64_t top = 0; top < m; top += kSquare) {
+    for (int64_t left = 0; left <= top; left += kSquare) {
+      for (int64_t i = top; i < std::min(top + kSquare, m); ++i) {
+        for (int64_t j = left; j < std::min(left + kSquare, i); ++j) c[i * m + j] = c[j * m + i];
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -174,6 +199,19 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
                                                     dw + begin * n, dg + begin);
     });
   });
+}
+
+at::Tensor gram(const at::Tensor& x) {
+  if (!fused(x)) return aten_ops::gram(x);
+  const bool transposed = x.stride(0) == 1 && x.stride(1) >= x.size(0) && x.size(1) > 1;
+  const auto a = transposed ? x.t() : x.stride(1) == 1 && x.stride(0) >= x.size(1) ? x : x.contiguous();
+  auto c = at::empty({x.size(0), x.size(0)}, x.options());
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "gram", [&] {
+    syrk(transposed ? CblasTrans : CblasNoTrans, x.size(0), x.size(1), a.data_ptr<scalar_t>(), a.stride(0),
+         c.data_ptr<scalar_t>());
+    copy_upper_to_lower(c.data_ptr<scalar_t>(), x.size(0));
+  });
+  return c;
 }
 
 }  // namespace thinpipe::ops

@@ -86,6 +86,9 @@ TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, con
 void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
                            at::Tensor& d_gain);
 
+// X X^T, with half the multiplications of a product. x may be any view.   (m, n) -> (m, m)
+at::Tensor gram(const at::Tensor& x);
+
 }  // namespace ops
 
 // The same operations in plain tensor algebra: the fallback, and the naive twin in tests of the kernels.
@@ -108,6 +111,7 @@ TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, con
                                   const TokenIndex& tokens);
 void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
                            at::Tensor& d_gain);
+at::Tensor gram(const at::Tensor& x);
 
 }  // namespace aten_ops
 }  // namespace thinpipe
