@@ -392,8 +392,9 @@ Compares the loss and every gradient, in float64 and with each pack.)");
   auto options = std::make_shared<LabDefaultOptions>();
   auto& defaults = lab.command("default", "Compare the default model with its dense counterpart");
   defaults.number("--minutes", options->minutes, 0.05, 10000.0, "minutes of training per model");
-  defaults.value("--recipe", options->recipe, one_of({"llama", "fast"}), "model.recipe of the subspace model");
-  defaults.set_option(options->settings, "override a config key of both models; may be repeated");
+  defaults.value("--recipe", options->recipe, one_of({"llama", "fast", "both"}),
+                 "model.recipe of the subspace model; both: one after the other");
+  defaults.set_option(options->settings, "override a config key of all models; may be repeated");
   defaults.add_flag("--same-table", options->same_table,
                     "also train a dense model whose embedding starts with the subspace model's token table");
   defaults.json_flag(options->json);

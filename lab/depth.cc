@@ -63,6 +63,7 @@ RunConfig depth_config(const DepthCodec& codec, int64_t cuts, bool quick) {
                                     "optim.kind=adamw",
                                     "optim.lr=0.003",
                                     "boundary.pack=fp32",
+                                    "subspace.full_rank_tail=1",
                                     fmt::format("train.steps={}", quick ? 20 : 300),
                                     fmt::format("train.eval_every={}", quick ? 20 : 300),
                                     fmt::format("pipeline.stages={}", cuts + 1)};

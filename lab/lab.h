@@ -14,8 +14,8 @@ void lab_exactness(bool json);
 
 struct LabDefaultOptions {
   double minutes = 3;  // of training per model, 0.05 to 10000
-  std::string recipe = "llama";
-  std::vector<std::string> settings;  // "section.key=value", for both models
+  std::string recipe = "llama";       // or "fast", or "both"
+  std::vector<std::string> settings;  // "section.key=value", for all models
   bool same_table = false;            // a third model: dense, its embedding starting with the subspace model's table
   bool json = false;
 };

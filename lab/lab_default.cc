@@ -93,23 +93,28 @@ void lab_default(const LabDefaultOptions& options) {
     settings.insert(settings.end(), more.begin(), more.end());
     return parse_config("", "the defaults", settings);
   };
-  const auto subspace = with({"model.recipe=" + options.recipe}), dense = with({"model.mode=dense"});
-  const auto corpus = prepare_corpus(subspace.data, data_dir());
+  const auto dense = with({"model.mode=dense"});
+  const auto corpus = prepare_corpus(dense.data, data_dir());
   fmt::print("{} stages in one process, {:g} minutes each; links take no time, so this compares compute and learning\n",
-             subspace.pipeline.stages, minutes);
+             dense.pipeline.stages, minutes);
   fmt::print("{:<10} {:>10} {:>7} {:>8} {:>10} {:>12} {:>9} {:>16}\n", "", "parameters", "steps", "seconds", "tokens/s",
              "bytes/token", "vs fp32", "validation loss");
   nlohmann::ordered_json summary;
-  summary["subspace"] = show(options.recipe.c_str(), train_for(subspace, corpus, minutes * 60), subspace.model.d);
+  const auto recipes = options.recipe == "both" ? std::vector<std::string>{"llama", "fast"} : std::vector{options.recipe};
+  for (const auto& recipe : recipes) {
+    const auto subspace = with({"model.recipe=" + recipe});
+    summary[recipe] = show(recipe.c_str(), train_for(subspace, corpus, minutes * 60), subspace.model.d);
+  }
   summary["dense"] = show("dense", train_for(dense, corpus, minutes * 60), dense.model.d);
   if (options.same_table) {
     const auto started = with({"model.mode=dense", "model.table=corpus"});
     summary["dense_same_table"] = show("dense, t.", train_for(started, corpus, minutes * 60), started.model.d);
     fmt::print("dense, t.: dense, and its embedding starts with the token table that the subspace model keeps\n");
   }
-  summary["subspace_loss"] = summary["subspace"]["validation_loss"];
+  const auto& subspace = summary[recipes.front()];
+  summary["subspace_loss"] = subspace["validation_loss"];
   summary["dense_loss"] = summary["dense"]["validation_loss"];
-  summary["compression_vs_fp32"] = summary["subspace"]["compression_vs_fp32"];
+  summary["compression_vs_fp32"] = subspace["compression_vs_fp32"];
   fmt::print("unigram entropy of the corpus: {:.4f} nats/token\n", corpus.manifest.train_unigram_entropy);
   summary["unigram_entropy"] = corpus.manifest.train_unigram_entropy;
   if (options.json) fmt::print("{}\n", summary.dump());

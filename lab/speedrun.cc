@@ -60,6 +60,7 @@ std::vector<std::string> common_settings(const SpeedrunOptions& options) {
           "train.microbatch=4",
           "train.microbatches=4",
           "subspace.rank=6",
+          "subspace.full_rank_tail=1",
           "boundary.pack=int8",
           "train.eval_every=25",
           "train.eval_sequences=128",

@@ -260,7 +260,7 @@ void add_train(Table& table) {
       "with weights (docs/model.md)");
   add("device", &C::device, device(), "device to compute on");
   add("threads", &C::threads, whole(0, 4096),
-      "compute threads per stage; 0: all cores if there is one stage, else one thread per stage");
+      "compute threads per stage; 0: one per core of the machine");
   add("eval_every", &C::eval_every, whole(0, 10'000'000), "steps between validation passes; 0: only at the end");
   add("eval_sequences", &C::eval_sequences, whole(1, 1 << 20),
       "sequences per validation pass; the last pass uses the whole validation split");
@@ -320,7 +320,9 @@ void add_subspace(Table& table) {
       "The shared subspace. Used with model.mode = \"subspace\" only.");
   add("rank", &C::rank, whole(1, 65536), "dimensions of the subspace, k; at most model.d");
   add("full_rank_tail", &C::full_rank_tail, whole(0, 4096),
-      "number of blocks at the end with dense output projections, n; the last stage must hold all of them");
+      "number of blocks at the end with dense output projections, n; the last stage must hold all of them",
+      "2 if there are at least 5 blocks, else 1",
+      [](RunConfig& config) { config.model.subspace.full_rank_tail = config.model.blocks >= 5 ? 2 : 1; });
   add("anchors", &C::anchors, one_of<Anchors>(),
       "fixed: one frozen token table that all stages share; stage: a trainable table per group of blocks",
       "`stage` with model.recipe = \"fast\", else `fixed`", [](RunConfig& config) {
@@ -361,8 +363,8 @@ void add_boundary(Table& table) {
       "product of two thin matrices");
   add("pack", &C::pack, one_of<Pack>(),
       "number format of the activations and gradients that are sent (docs/wire.md); int formats have a scale per token",
-      "`int4` for a subspace model, `fp32` for a dense one",
-      [](RunConfig& config) { config.boundary.pack = config.model.is_subspace() ? Pack::kInt4 : Pack::kFp32; });
+      "`int8` for a subspace model, `fp32` for a dense one",
+      [](RunConfig& config) { config.boundary.pack = config.model.is_subspace() ? Pack::kInt8 : Pack::kFp32; });
   add("keep", &C::keep, whole(1, 65536), "numbers per token that topk sends, or the rank of lowrank");
   add("error_feedback", &C::error_feedback, truth(),
       "add what a message lost by its pack or kind to the next message of the same cut and direction");

@@ -40,8 +40,8 @@ enum class CheckpointMode { kAuto, kAsync, kSync };
 
 // [subspace]. Part of the model config; used when model.mode = "subspace".
 struct SubspaceConfig {
-  int64_t rank = 16;           // k
-  int64_t full_rank_tail = 1;  // n: the last n blocks carry x and have dense output projections
+  int64_t rank = 8;            // k
+  int64_t full_rank_tail = 2;  // n: the last n blocks carry x and have dense output projections
   Anchors anchors = Anchors::kFixed;
   std::vector<int64_t> anchor_groups;  // blocks per anchor table with anchors = "stage"; default: the cuts
   Previous previous = Previous::kNone;
@@ -62,7 +62,7 @@ struct ModelConfig {
   ModelMode mode = ModelMode::kSubspace;
   Recipe recipe = Recipe::kLlama;  // decides the defaults of other keys, and nothing else
   int64_t d = 320;                 // width of the residual stream
-  int64_t blocks = 4;              // L
+  int64_t blocks = 5;              // L
   int64_t heads = 4;               // query heads; divides d
   int64_t kv_heads = 4;            // key/value heads; divides heads
   int64_t mlp_width = 864;         // SwiGLU's inner width
@@ -152,7 +152,7 @@ struct PipelineConfig {
 // [boundary]
 struct BoundaryConfig {
   BoundaryKind kind = BoundaryKind::kStream;
-  Pack pack = Pack::kInt4;      // default: int4 for coordinates, fp32 for x
+  Pack pack = Pack::kInt8;      // default: int8 for coordinates, fp32 for x
   int64_t keep = 16;            // numbers per row of topk, rank of lowrank
   bool error_feedback = false;  // the next message also carries what this one lost
 

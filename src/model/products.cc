@@ -2,27 +2,39 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include <algorithm>
 
 namespace thinpipe {
 namespace {
 
-// The number of multiplications that is worth a thread. OpenBLAS uses one thread for products up to twice that size.
-constexpr int64_t kWorthAThread = int64_t{1} << 17;
+// The number of multiplications that is worth a thread.
+constexpr int64_t kWorthAThread = int64_t{1} << 19;
 
 // c = beta c + a b, (m, n), split along its longer side into one part per thread. OpenBLAS's own threads serve one caller
-// at a time and let the others spin, but every stage of a process is a caller; inside a parallel loop it uses none.
+// at a time and let the others spin, but every stage of a process is a caller; so it gets one thread here.
 void multiply_into(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double beta) {
   const int64_t rows = a.size(0), columns = b.size(1), longer = std::max(rows, columns);
-  const int64_t parts = std::clamp<int64_t>(rows * a.size(1) * columns / kWorthAThread, 1, at::get_num_threads());
-  at::parallel_for(0, longer, (longer + parts - 1) / parts, [&](int64_t begin, int64_t end) {
+  const int threads = at::get_num_threads();
+  const int64_t parts = std::clamp<int64_t>(rows * a.size(1) * columns / kWorthAThread, 1, threads);
+  const auto part = [&](int64_t begin, int64_t end) {
     if (rows == longer) {
       c.narrow(0, begin, end - begin).addmm_(a.narrow(0, begin, end - begin), b, beta);
     } else {
       c.narrow(1, begin, end - begin).addmm_(a, b.narrow(1, begin, end - begin), beta);
     }
-  });
+  };
+  if (parts > 1) return at::parallel_for(0, longer, (longer + parts - 1) / parts, part);
+#ifdef _OPENMP
+  omp_set_num_threads(1);
+#endif
+  part(0, longer);
+#ifdef _OPENMP
+  omp_set_num_threads(threads);
+#endif
 }
 
 }  // namespace

@@ -279,7 +279,7 @@ at::Device device_of(const TrainConfig& train) {
 
 int threads_for(const RunConfig& config) {
   if (config.train.threads > 0) return static_cast<int>(config.train.threads);
-  return config.pipeline.stages == 1 ? static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) : 1;
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 StagePlace stage_place(const RunConfig& config, size_t number) {

@@ -34,7 +34,8 @@ StagePlace stage_place(const RunConfig& config, size_t number);
 // "cpu", "cuda", "cuda:N" as a device. Throws UserError if this libtorch does not support it.
 at::Device device_of(const TrainConfig& train);
 
-// Compute threads of a stage: train.threads; default: all cores for a single stage, one per stage otherwise.
+// Compute threads of a stage: train.threads; default: one per core, also if several stages share the machine. Their work
+// is uneven, and cores that one stage leaves idle help another.
 int threads_for(const RunConfig& config);
 
 // What may cross cut `cut` of the run, for one end of its link.

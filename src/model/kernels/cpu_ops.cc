@@ -15,8 +15,11 @@
 namespace thinpipe::ops {
 namespace {
 
-// Rows per task: enough work to pay for a thread, few enough to balance the load.
-constexpr int64_t kGrain = 32;
+// Rows per task, each with this many numbers: enough work to pay for a thread, few enough to balance the load.
+int64_t rows_per_task(int64_t numbers) {
+  constexpr int64_t kNumbersPerTask = 1 << 15;
+  return std::max<int64_t>(1, kNumbersPerTask / std::max<int64_t>(1, numbers));
+}
 
 // The upper triangle of C = A A^T, (m, m), or of A^T A.
 void syrk(CBLAS_TRANSPOSE transpose, int64_t m, int64_t n, const float* a, int64_t stride, float* c) {
@@ -55,7 +58,7 @@ Normed rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps) {
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm", [&] {
     const auto *in = x.data_ptr<scalar_t>(), *g = gain.data_ptr<scalar_t>();
     auto *h = result.h.data_ptr<scalar_t>(), *s = result.s.data_ptr<scalar_t>();
-    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows, rows_per_task(d), [&](int64_t begin, int64_t end) {
       cpu_kernels<scalar_t>().rms_norm(in + begin * d, g, end - begin, d, static_cast<scalar_t>(eps), h + begin * d,
                                        s + begin);
     });
@@ -74,7 +77,7 @@ void rms_norm_backward(const at::Tensor& dh, const at::Tensor& x, const at::Tens
     const auto *dh_data = dh.data_ptr<scalar_t>(), *x_data = x.data_ptr<scalar_t>(), *s_data = s.data_ptr<scalar_t>(),
                *g = gain.data_ptr<scalar_t>();
     auto *dx_data = dx.data_ptr<scalar_t>(), *partial_data = partial.data_ptr<scalar_t>();
-    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows, rows_per_task(d), [&](int64_t begin, int64_t end) {
       cpu_kernels<scalar_t>().rms_norm_backward(dh_data + begin * d, x_data + begin * d, s_data + begin, g, end - begin,
                                                 d, dx_data + begin * d, partial_data + at::get_thread_num() * d);
     });
@@ -89,7 +92,7 @@ void rope_(const at::Tensor& qk, const RopeTable& table, int64_t heads, int64_t 
   AT_DISPATCH_FLOATING_TYPES(qk.scalar_type(), "rope", [&] {
     auto* data = qk.data_ptr<scalar_t>();
     const auto *cos = table.cos.data_ptr<scalar_t>(), *sin = table.sin.data_ptr<scalar_t>();
-    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows, rows_per_task(heads * head_dim), [&](int64_t begin, int64_t end) {
       cpu_kernels<scalar_t>().rope(data + begin * stride, stride, begin, end - begin, positions, heads, head_dim, cos,
                                    sin, inverse ? scalar_t(-1) : scalar_t(1));
     });
@@ -104,7 +107,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   AT_DISPATCH_FLOATING_TYPES(gate_up.scalar_type(), "swiglu", [&] {
     const auto* in = gate_up.data_ptr<scalar_t>();
     auto* out = y.data_ptr<scalar_t>();
-    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows, rows_per_task(2 * m), [&](int64_t begin, int64_t end) {
       cpu_kernels<scalar_t>().swiglu(in + begin * 2 * m, end - begin, m, out + begin * m);
     });
   });
@@ -119,7 +122,7 @@ at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
   AT_DISPATCH_FLOATING_TYPES(gate_up.scalar_type(), "swiglu_backward", [&] {
     const auto *dy_data = dy.data_ptr<scalar_t>(), *in = gate_up.data_ptr<scalar_t>();
     auto* out = d_gate_up.data_ptr<scalar_t>();
-    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows, rows_per_task(2 * m), [&](int64_t begin, int64_t end) {
       cpu_kernels<scalar_t>().swiglu_backward(dy_data + begin * m, in + begin * 2 * m, end - begin, m,
                                               out + begin * 2 * m);
     });
@@ -132,14 +135,15 @@ double cross_entropy_(at::Tensor& logits, const at::Tensor& targets, bool gradie
   TP_CHECK(logits.is_contiguous() && targets.is_contiguous(), "cross_entropy needs contiguous tensors");
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   // Sums per thread would depend on how rows are assigned to threads; sums per block of fixed size do not.
-  const int64_t blocks = (rows + kGrain - 1) / kGrain;
+  constexpr int64_t kBlockRows = 32;
+  const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
   std::vector<double> sums(static_cast<size_t>(blocks));
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "cross_entropy", [&] {
     auto* data = logits.data_ptr<scalar_t>();
     const auto* wanted = targets.data_ptr<int64_t>();
-    at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, blocks, rows_per_task(kBlockRows * vocab), [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        const int64_t first = block * kGrain, count = std::min(kGrain, rows - first);
+        const int64_t first = block * kBlockRows, count = std::min(kBlockRows, rows - first);
         sums[static_cast<size_t>(block)] = cpu_kernels<scalar_t>().cross_entropy(
             data + first * vocab, wanted + first, count, vocab, gradient, static_cast<scalar_t>(scale));
       }
@@ -160,7 +164,7 @@ void table_read_(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const 
   AT_DISPATCH_FLOATING_TYPES(y.scalar_type(), "table_read", [&] {
     auto* out = y.data_ptr<scalar_t>();
     const auto *left = a.data_ptr<scalar_t>(), *right = b.data_ptr<scalar_t>(), *rows = table.data_ptr<scalar_t>();
-    at::parallel_for(0, unique, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, unique, rows_per_task(n), [&](int64_t begin, int64_t end) {
       cpu_kernels<scalar_t>().table_read(out, left, right, rows + begin * n, order, offsets + begin, end - begin, n);
     });
   });
@@ -177,7 +181,7 @@ TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, con
   AT_DISPATCH_FLOATING_TYPES(dy.scalar_type(), "table_read_backward", [&] {
     const auto *in = dy.data_ptr<scalar_t>(), *right = b.data_ptr<scalar_t>(), *rows = table.data_ptr<scalar_t>();
     auto *dots = gradient.dots.data_ptr<scalar_t>(), *d_table = gradient.d_table.data_ptr<scalar_t>();
-    at::parallel_for(0, unique, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, unique, rows_per_task(n), [&](int64_t begin, int64_t end) {
       cpu_kernels<scalar_t>().table_read_backward(in, right, rows + begin * n, order, offsets + begin, end - begin, n,
                                                   dots, d_table + begin * n);
     });
@@ -194,7 +198,7 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "gain_product_backward", [&] {
     const auto *x_data = x.data_ptr<scalar_t>(), *w = weight.data_ptr<scalar_t>(), *g = gain.data_ptr<scalar_t>();
     auto *dw = d_weight.data_ptr<scalar_t>(), *dg = d_gain.data_ptr<scalar_t>();
-    at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows, rows_per_task(n), [&](int64_t begin, int64_t end) {
       cpu_kernels<scalar_t>().gain_product_backward(x_data + begin * n, w + begin * n, g + begin, end - begin, n,
                                                     dw + begin * n, dg + begin);
     });
