@@ -44,6 +44,20 @@ checkpoint and stops; a second ctrl-C stops at once.)");
   command.callback([arguments] { train(*arguments); });
 }
 
+void add_plan(Command& program) {
+  auto arguments = std::make_shared<PlanArguments>();
+  auto& command = program.command("plan", "Show what a run needs of each machine", kTrain);
+  command.config_argument(arguments->config);
+  command.set_option(arguments->overrides);
+  command.json_flag(arguments->json);
+  command.footer(R"(Examples:
+  $ thinpipe plan                               # the default model
+  $ thinpipe plan my.toml --set pipeline.stages=8
+  $ thinpipe plan my.toml --set train.recompute=block
+Prints memory, size of the checkpoint and bytes per step of every stage. Trains nothing.)");
+  command.callback([arguments] { plan(*arguments); });
+}
+
 void add_serve(Command& program) {
   auto arguments = std::make_shared<ServeArguments>();
   auto& command = program.command("serve", "Coordinate a run that other machines join", kTogether);
@@ -462,6 +476,22 @@ Trains pipelines of two processes over slowed-down links and prints their tokens
   });
 }
 
+void add_bench_engine(Command& bench) {
+  auto json = std::make_shared<bool>(false);
+  auto options = std::make_shared<BenchEngineOptions>();
+  auto& engine = bench.command("engine", "Compare the speed of training with PyTorch and with plain products");
+  engine.number("--rounds", options->rounds, 1, 1000, "measurements, of which the fastest counts");
+  engine.value("--python", options->python, {"FILE"}, "a python3 with PyTorch");
+  engine.add_flag("--quick", options->quick, "one tiny model, to see whether it works");
+  engine.json_flag(*json);
+  engine.footer(R"(Examples:
+  $ thinpipe bench engine --json
+  $ thinpipe bench engine --python /usr/bin/python3
+Trains whole models on one and two threads, dense and subspace, with AdamW and Muon, and the dense
+one in PyTorch too.)");
+  engine.callback([options, json] { bench_engine(*options, *json); });
+}
+
 void add_bench_join_and_data(Command& bench) {
   auto json = std::make_shared<bool>(false);
   auto& join = bench.command("join", "Measure the time from `thinpipe join` to the first step");
@@ -497,6 +527,7 @@ void add_bench(Command& program) {
   $ thinpipe bench wan                          # how much speed do slow links leave?
 Each benchmark runs on this machine alone and prints ratios measured within one run.)");
   add_bench_table_and_wan(bench);
+  add_bench_engine(bench);
   add_bench_join_and_data(bench);
 }
 
@@ -526,6 +557,7 @@ void add_commands(Command& program) {
 Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-all` or
 `man thinpipe` for everything.)");
   add_train(program);
+  add_plan(program);
   add_serve(program);
   add_invite_and_kick(program);
   add_join_and_doctor(program);

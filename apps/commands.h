@@ -79,6 +79,13 @@ struct TrainArguments {
 };
 void train(const TrainArguments& arguments);
 
+struct PlanArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+void plan(const PlanArguments& arguments);
+
 struct ServeArguments {
   std::string config;
   std::vector<std::string> overrides;

@@ -7,6 +7,7 @@
 namespace thinpipe {
 
 void train(const TrainArguments&) { throw NeedsTorch(); }
+void plan(const PlanArguments&) { throw NeedsTorch(); }
 void serve(const ServeArguments&) { throw NeedsTorch(); }
 void work(const WorkArguments&) { throw NeedsTorch(); }
 void join(const JoinArguments&) { throw NeedsTorch(); }
@@ -20,6 +21,7 @@ void lab_default(const LabDefaultOptions&) { throw NeedsTorch(); }
 void lab_speedrun(const SpeedrunOptions&) { throw NeedsTorch(); }
 void compare(const CompareOptions&) { throw NeedsTorch(); }
 void lab_experiment(const std::string&, const ExperimentOptions&) { throw NeedsTorch(); }
+void bench_engine(const BenchEngineOptions&, bool) { throw NeedsTorch(); }
 void bench_table(const BenchTableOptions&, bool) { throw NeedsTorch(); }
 void bench_wan(const BenchWanOptions&, bool) { throw NeedsTorch(); }
 void bench_join(const std::string&, bool) { throw NeedsTorch(); }

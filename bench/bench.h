@@ -20,6 +20,14 @@ struct BenchTableOptions {
 // subspace in the direct form, and dense.
 void bench_table(const BenchTableOptions& options, bool json);
 
+struct BenchEngineOptions {
+  int64_t rounds = 3;              // the least time of these counts
+  std::string python = "python3";  // one with PyTorch, to compare with
+  bool quick = false;              // one tiny model
+};
+// Tokens/s of whole models on 1 and 2 threads, against PyTorch and against the products alone.
+void bench_engine(const BenchEngineOptions& options, bool json);
+
 struct BenchWanOptions {
   std::string program;  // path of thinpipe, which runs the stages
   int64_t d = 256;

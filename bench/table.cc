@@ -1,6 +1,5 @@
 // bench table: the speed-up by the anchor table (METHOD 1b), as ratios measured alternately within one run.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "bench/bench.h"
 #include "model/fill.h"
 #include "model/stage.h"
+#include "model/threads.h"
 #include "pipeline/batches.h"
 #include "text/prepare.h"
 
@@ -52,7 +52,7 @@ double median_of(std::vector<double> values) {
 }  // namespace
 
 void bench_table(const BenchTableOptions& options, bool json) {
-  at::set_num_threads(options.threads);
+  use_threads(options.threads);
   const auto corpus = prepare_corpus(DataConfig{}, data_dir());
   TrainConfig train;
   train.microbatch = options.sequences;
@@ -69,6 +69,7 @@ void bench_table(const BenchTableOptions& options, bool json) {
   Subject dense(config, corpus.vocab, options.blocks, batch);
   config.mode = ModelMode::kSubspace;
   config.subspace.rank = options.rank;
+  config.subspace.full_rank_tail = 1;
   config.subspace.input = InputForm::kTable;
   Subject table(config, corpus.vocab, options.blocks, batch);
   config.subspace.input = InputForm::kDirect;

@@ -100,7 +100,8 @@ void lab_default(const LabDefaultOptions& options) {
   fmt::print("{:<10} {:>10} {:>7} {:>8} {:>10} {:>12} {:>9} {:>16}\n", "", "parameters", "steps", "seconds", "tokens/s",
              "bytes/token", "vs fp32", "validation loss");
   nlohmann::ordered_json summary;
-  const auto recipes = options.recipe == "both" ? std::vector<std::string>{"llama", "fast"} : std::vector{options.recipe};
+  const auto recipes =
+      options.recipe == "both" ? std::vector<std::string>{"llama", "fast"} : std::vector{options.recipe};
   for (const auto& recipe : recipes) {
     const auto subspace = with({"model.recipe=" + recipe});
     summary[recipe] = show(recipe.c_str(), train_for(subspace, corpus, minutes * 60), subspace.model.d);
@@ -111,7 +112,7 @@ void lab_default(const LabDefaultOptions& options) {
     summary["dense_same_table"] = show("dense, t.", train_for(started, corpus, minutes * 60), started.model.d);
     fmt::print("dense, t.: dense, and its embedding starts with the token table that the subspace model keeps\n");
   }
-  const auto& subspace = summary[recipes.front()];
+  const auto subspace = summary[recipes.front()];  // a copy: adding fields moves them
   summary["subspace_loss"] = subspace["validation_loss"];
   summary["dense_loss"] = summary["dense"]["validation_loss"];
   summary["compression_vs_fp32"] = subspace["compression_vs_fp32"];

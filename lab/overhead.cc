@@ -1,7 +1,6 @@
 // lab overhead: what the method adds to a stage in time and memory, against the sequence length, the width and the
 // rank. "Adds" means: against a dense stage of the same blocks, and as a share of the stage's own time.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <map>
@@ -14,6 +13,7 @@
 #include "lab/step_time.h"
 #include "model/fill.h"
 #include "model/stage.h"
+#include "model/threads.h"
 
 namespace thinpipe {
 namespace {
@@ -39,7 +39,7 @@ TokenBatch overhead_batch(const PreparedCorpus& corpus, const RunConfig& config)
 // Milliseconds of a middle stage's forward and backward pass for one microbatch, the least of a few; of lifting and
 // lowering the stream alone; and the bytes of the stage's constant tensors that a dense one lacks.
 Json measure_overhead(const OverheadCase& one, const PreparedCorpus& corpus) {
-  at::set_num_threads(1);
+  const OneThread alone;
   const auto subspace = overhead_config(one, "subspace"), dense = overhead_config(one, "dense");
   const auto least_ms = [&](const RunConfig& config) {
     const auto times = time_stage(config, corpus.vocab, 1, overhead_batch(corpus, config));

@@ -2,7 +2,6 @@
 #include "lab/step_time.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <time.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "boundary/boundary.h"
 #include "boundary/sizes.h"
 #include "model/fill.h"
+#include "model/threads.h"
 #include "net/packet.h"
 #include "optim/optimizer.h"
 #include "pipeline/batches.h"
@@ -62,7 +62,7 @@ StageTimes time_stage(const RunConfig& config, int64_t vocab, int64_t number, co
 }
 
 StepTime::StepTime(const RunConfig& config, const PreparedCorpus& corpus) : config_(config), vocab_(corpus.vocab) {
-  at::set_num_threads(1);
+  const OneThread alone;
   const auto batch = CorpusBatches(corpus, config.train).training(0, 0).take();
   // All stages between the first and the last do the same work.
   const int64_t last = config.pipeline.stages - 1;

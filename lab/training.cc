@@ -64,13 +64,17 @@ Curve train_curve(const RunConfig& config, const PreparedCorpus& corpus,
 Json kept_or_made(const std::string& group, const std::string& key, const std::function<Json()>& make) {
   const auto folder = data_dir() / "lab" / group;
   const auto path = folder / (sha256_hex(key).substr(0, 24) + ".json");
+  // A file that somebody has changed is made again.
   if (const auto text = read_file(path)) {
-    auto kept = Json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
-    if (!kept.is_discarded()) return kept;
+    const auto kept = Json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
+    if (kept.is_object() && kept.contains("value") && kept.contains("sha256") &&
+        kept["sha256"] == sha256_hex(kept["value"].dump())) {
+      return kept["value"];
+    }
   }
   auto made = make();
   make_directories(folder).take();
-  write_file_atomically(path, made.dump() + "\n").take();
+  write_file_atomically(path, Json{{"sha256", sha256_hex(made.dump())}, {"value", made}}.dump() + "\n").take();
   return made;
 }
 

@@ -294,8 +294,13 @@ Status AtomicFile::write_at(uint64_t offset, std::string_view bytes) {
   return write_all(descriptor_, bytes, static_cast<int64_t>(offset), path_);
 }
 
-Status AtomicFile::commit() {
+Status AtomicFile::flush() {
   if (file_system().fsync(descriptor_) != 0) return system_error(path_, "write");
+  return {};
+}
+
+Status AtomicFile::commit() {
+  TRY(flush());
   if (file_system().rename(temporary_.string(), path_.string()) != 0) return system_error(path_, "write");
   file_system().close(std::exchange(descriptor_, -1));  // its bytes are already on the disk, errors do not matter
   return sync_directory(parent_of(path_));

@@ -72,6 +72,9 @@ class AtomicFile {
   Status append(std::string_view bytes);
   // Overwrites bytes already written, for headers that hold a count.
   Status write_at(uint64_t offset, std::string_view bytes);
+  // Flushes what was written so far to the disk. It can be read at temporary() until commit().
+  Status flush();
+  const std::filesystem::path& temporary() const { return temporary_; }
   Status commit();
 
  private:

@@ -245,7 +245,7 @@ bool may_change(const Key& key) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   return is_one_of(key.section, {"pipeline", "link", "checkpoint", "cluster"}) ||
-         is_one_of(key.full(), {"train.threads", "train.device"});
+         is_one_of(key.full(), {"train.threads", "train.recompute", "train.device"});
 }
 
 // Unknown keys are left to the reader, which suggests what may have been meant.
@@ -256,7 +256,8 @@ void refuse_what_stays(std::span<const std::string> overrides) {
       if (key.full() != name || may_change(key)) continue;
       throw UserError(fmt::format(
           "--set {}: changes what the run computes, which its checkpoints fix; start a new run for that (a resumed run "
-          "takes pipeline.*, link.*, checkpoint.*, cluster.*, train.threads and train.device)",
+          "takes pipeline.*, link.*, checkpoint.*, cluster.*, train.threads, train.recompute and "
+          "train.device)",
           name));
     }
   }

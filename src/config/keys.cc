@@ -259,8 +259,10 @@ void add_train(Table& table) {
       "number format of the computation; bf16 keeps float32 weights and moments and rounds the operands of products "
       "with weights (docs/model.md)");
   add("device", &C::device, device(), "device to compute on");
-  add("threads", &C::threads, whole(0, 4096),
-      "compute threads per stage; 0: one per core of the machine");
+  add("threads", &C::threads, whole(0, 4096), "compute threads per stage; 0: one per core of the machine");
+  add("recompute", &C::recompute, one_of<Recompute>(),
+      "block: keep only the input of each block for the backward pass and compute the rest again, to the same bits; "
+      "less memory, more time");
   add("eval_every", &C::eval_every, whole(0, 10'000'000), "steps between validation passes; 0: only at the end");
   add("eval_sequences", &C::eval_sequences, whole(1, 1 << 20),
       "sequences per validation pass; the last pass uses the whole validation split");

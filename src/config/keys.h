@@ -41,6 +41,8 @@ inline constexpr auto kWords<Previous> = words("none", "table");
 template <>
 inline constexpr auto kWords<InputForm> = words("auto", "table", "direct");
 template <>
+inline constexpr auto kWords<Recompute> = words("none", "block");
+template <>
 inline constexpr auto kWords<ScheduleKind> = words("gpipe", "1f1b");
 template <>
 inline constexpr auto kWords<CheckpointMode> = words("auto", "async", "sync");

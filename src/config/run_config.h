@@ -35,22 +35,25 @@ enum class Previous { kNone, kTable };
 // 1b).
 enum class InputForm { kAuto, kTable, kDirect };
 enum class ScheduleKind { kGpipe, k1f1b };
+// What a stage keeps of a microbatch until its backward pass: everything, or only the input of each block, and computes
+// the rest again.
+enum class Recompute { kNone, kBlock };
 // When a stage writes its checkpoint: during the next steps, from a copy in memory, or before the next step.
 enum class CheckpointMode { kAuto, kAsync, kSync };
 
 // [subspace]. Part of the model config; used when model.mode = "subspace".
 struct SubspaceConfig {
   int64_t rank = 8;            // k
-  int64_t full_rank_tail = 2;  // n: the last n blocks carry x and have dense output projections
+  int64_t full_rank_tail = 1;  // n: the last n blocks carry x and have dense output projections
   Anchors anchors = Anchors::kFixed;
   std::vector<int64_t> anchor_groups;  // blocks per anchor table with anchors = "stage"; default: the cuts
   Previous previous = Previous::kNone;
   int64_t anchor_rank = 0;  // r: trained tables are V x r times r x d; 0: V x d
   double anchor_std = 0.3;
   InputForm input = InputForm::kAuto;
-  bool zero_init = false;      // A1, A2 start at zero
-  int64_t update_every = 0;    // steps between updates of U; 0: never
-  double update_rate = 0.1;    // alpha, the step size of these updates
+  bool zero_init = false;    // A1, A2 start at zero
+  int64_t update_every = 0;  // steps between updates of U; 0: never
+  double update_rate = 0.1;  // alpha, the step size of these updates
 
   bool operator==(const SubspaceConfig&) const = default;
 };
@@ -108,8 +111,9 @@ struct TrainConfig {
   int64_t microbatches = 4;  // M, microbatches in a step
   uint64_t seed = 1;
   Precision precision = Precision::kFloat32;
-  std::string device = "cpu";   // "cpu", "cuda", "cuda:N"
-  int64_t threads = 0;          // compute threads per stage; 0: all cores for one stage, else one thread each
+  std::string device = "cpu";  // "cpu", "cuda", "cuda:N"
+  int64_t threads = 0;         // compute threads per stage; 0: one per core
+  Recompute recompute = Recompute::kNone;
   int64_t eval_every = 40;      // steps between validation passes; 0: only at the end
   int64_t eval_sequences = 64;  // sequences per validation pass; the last pass uses the whole split
 

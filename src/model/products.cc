@@ -1,12 +1,10 @@
 #include "model/products.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include <algorithm>
+
+#include "model/threads.h"
 
 namespace thinpipe {
 namespace {
@@ -14,8 +12,8 @@ namespace {
 // The number of multiplications that is worth a thread.
 constexpr int64_t kWorthAThread = int64_t{1} << 19;
 
-// c = beta c + a b, (m, n), split along its longer side into one part per thread. OpenBLAS's own threads serve one caller
-// at a time and let the others spin, but every stage of a process is a caller; so it gets one thread here.
+// c = beta c + a b, (m, n), split along its longer side into one part per thread. OpenBLAS's own threads serve one
+// caller at a time and let the others spin, but every stage of a process is a caller; so it gets one thread here.
 void multiply_into(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double beta) {
   const int64_t rows = a.size(0), columns = b.size(1), longer = std::max(rows, columns);
   const int threads = at::get_num_threads();
@@ -28,13 +26,8 @@ void multiply_into(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b
     }
   };
   if (parts > 1) return at::parallel_for(0, longer, (longer + parts - 1) / parts, part);
-#ifdef _OPENMP
-  omp_set_num_threads(1);
-#endif
+  const OneThread alone;
   part(0, longer);
-#ifdef _OPENMP
-  omp_set_num_threads(threads);
-#endif
 }
 
 }  // namespace

@@ -113,7 +113,9 @@ at::Tensor Stage::run(const at::Tensor& ids, const at::Tensor& input, const Bloc
     const int64_t index = range_.first + static_cast<int64_t>(i);
     const auto own = context_at(context, index, pass.anchors);
     if (lifts_before(index)) stream = subspace_->lift(stream, *own.anchors);
-    stream = blocks_[i].forward(stream, own, keep ? &pass.blocks[i] : nullptr);
+    const bool kept = keep && !recomputes_;
+    if (keep && recomputes_) pass.blocks[i].attention_read.stream = stream;  // enough to begin again
+    stream = blocks_[i].forward(stream, own, kept ? &pass.blocks[i] : nullptr);
   }
   if (head_ && lifts_before(range_.total)) stream = subspace_->lift(stream, pass.anchors.back());
   return stream;
@@ -171,6 +173,7 @@ at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {
   for (size_t i = blocks_.size(); i-- > 0;) {
     const int64_t index = range_.first + static_cast<int64_t>(i);
     const auto own = context_at(context, index, pass.anchors);
+    if (recomputes_) blocks_[i].forward(at::Tensor(pass.blocks[i].attention_read.stream), own, &pass.blocks[i]);
     grad = blocks_[i].backward(std::move(grad), own, pass.blocks[i]);
     pass.blocks[i] = {};  // not needed after the block's backward pass
     if (lifts_before(index)) subspace_->lift_backward_to_anchors(grad, *own.anchors);

@@ -52,6 +52,9 @@ class Stage {
   Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
         const at::Device& device, const at::Tensor& table = {});
 
+  // From now on a pass keeps only the input of each block, and backward() computes the rest again.
+  void recompute_blocks(bool on) { recomputes_ = on; }
+
   // `input`: the stream, undefined at the first stage. The last stage's gradients are those of loss_scale * loss_sum.
   StagePass forward(TokenBatch batch, const at::Tensor& input, double loss_scale);
   // The forward pass without saving anything: returns the output, or at the last stage the loss sum.
@@ -97,6 +100,7 @@ class Stage {
   std::vector<Block> blocks_;
   std::optional<SubspaceSide> subspace_;
   std::optional<Head> head_;
+  bool recomputes_ = false;
   mutable std::optional<RopeTable> rope_;  // for the most recent length; a stage has one compute thread
 };
 

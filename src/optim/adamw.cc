@@ -61,14 +61,12 @@ std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConf
   return std::make_unique<Adamw>(parameter, config, /*per_row=*/true);
 }
 
-StateSize adamw_size(const ParameterSpec& spec) {
-  const auto elements = static_cast<double>(spec.elements());
-  return {2 * elements, 2 * elements};
+std::vector<StateTensor> adamw_state(const ParameterSpec& spec) { return {{"m", spec.shape}, {"v", spec.shape}}; }
+
+std::vector<StateTensor> row_adamw_state(const ParameterSpec& spec) {
+  return {{"m", spec.shape}, {"v", {spec.rows(), 1}}};
 }
 
-StateSize row_adamw_size(const ParameterSpec& spec) {
-  const auto elements = static_cast<double>(spec.elements());
-  return {elements + static_cast<double>(spec.rows()), 2 * elements};
-}
+double adamw_used(const ParameterSpec& spec) { return 2 * static_cast<double>(spec.elements()); }
 
 }  // namespace thinpipe

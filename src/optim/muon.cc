@@ -57,8 +57,8 @@ at::Tensor newton_schulz(const at::Tensor& matrix) {
   for (int iteration = 0; iteration < 4; ++iteration) {
     auto gram = ops::gram(x), squared = ops::gram(gram);
     if (iteration == 0) {
-      // No singular value s is above 1 now, but all may be far below. (sum of s^8)^(1/8) is a closer bound, and it saves
-      // an iteration or two. It is at least rows^(-3/8), unless x is 0.
+      // No singular value s is above 1 now, but all may be far below. (sum of s^8)^(1/8) is a closer bound, and it
+      // saves an iteration or two. It is at least rows^(-3/8), unless x is 0.
       const double bound = std::max(0.01, std::pow(squared.norm().item<double>(), 0.25));
       x.div_(bound);
       gram.div_(bound * bound);
@@ -73,13 +73,15 @@ std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& c
   return std::make_unique<Muon>(parameter, config);
 }
 
-StateSize muon_size(const ParameterSpec& spec) {
+std::vector<StateTensor> muon_state(const ParameterSpec& spec) { return {{"m", spec.shape}}; }
+
+double muon_used(const ParameterSpec& spec) {
   const auto elements = static_cast<double>(spec.elements()), rows = static_cast<double>(spec.rows());
   const int64_t widest = spec.column_blocks.empty()
                              ? spec.columns()
                              : *std::max_element(spec.column_blocks.begin(), spec.column_blocks.end());
   const double part = static_cast<double>(widest), gram = std::min(rows, part);
-  return {elements, 2 * elements + 3 * rows * part + 2 * gram * gram};  // the direction, x and its products
+  return 2 * elements + 3 * rows * part + 2 * gram * gram;  // the direction, x and its products
 }
 
 }  // namespace thinpipe

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 
@@ -34,9 +35,13 @@ double Optimizer::squared_norm() const {
 
 void Optimizer::apply(int64_t step, double grad_factor) {
   const double factor = learning_rate_factor(config_, step, total_steps_);
-  // Every thread takes the next parameter until none is left.
+  // Every thread takes the next parameter until none is left. A small stage is not worth more than one.
+  constexpr int64_t kNumbersPerThread = 1 << 16;
+  int64_t numbers = 0;
+  for (const auto& entry : entries_) numbers += entry.parameter->value.numel();
+  const int64_t threads = std::min<int64_t>({at::get_num_threads(), kUpdatesAtOnce, 1 + numbers / kNumbersPerThread});
   std::atomic<size_t> next = 0;
-  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
     for (size_t i; (i = next++) < entries_.size();) {
       const auto& [parameter, rule, peak] = entries_[i];
       rule->update({step + 1, {peak.lr * factor, peak.decay * factor}, grad_factor});

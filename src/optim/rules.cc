@@ -39,11 +39,12 @@ bool takes_block_matrices(const ParameterSpec& spec) {
   return spec.kind == ParameterKind::kMatrix || spec.kind == ParameterKind::kCoordinates;
 }
 
-constexpr RuleKind kAdamw[] = {{"adamw", takes_all, adamw_rates, adamw_size, make_adamw}};
-constexpr RuleKind kRowAdamw[] = {{"row_adamw", takes_coordinates, main_rates, row_adamw_size, make_row_adamw},
-                                  {"adamw", takes_all, adamw_rates, adamw_size, make_adamw}};
-constexpr RuleKind kMuon[] = {{"muon", takes_block_matrices, main_rates, muon_size, make_muon},
-                              {"adamw", takes_all, adamw_rates_beside_muon, adamw_size, make_adamw}};
+constexpr RuleKind kAdamw[] = {{"adamw", takes_all, adamw_rates, adamw_state, adamw_used, make_adamw}};
+constexpr RuleKind kRowAdamw[] = {
+    {"row_adamw", takes_coordinates, main_rates, row_adamw_state, adamw_used, make_row_adamw},
+    {"adamw", takes_all, adamw_rates, adamw_state, adamw_used, make_adamw}};
+constexpr RuleKind kMuon[] = {{"muon", takes_block_matrices, main_rates, muon_state, muon_used, make_muon},
+                              {"adamw", takes_all, adamw_rates_beside_muon, adamw_state, adamw_used, make_adamw}};
 
 }  // namespace
 
@@ -57,6 +58,16 @@ std::span<const RuleKind> rules_of(OptimizerKind kind) {
       return kMuon;
   }
   TP_CHECK(false, "unknown optimizer {}", static_cast<int>(kind));
+}
+
+double numbers_in(const std::vector<StateTensor>& state) {
+  double numbers = 0;
+  for (const auto& tensor : state) {
+    double product = 1;
+    for (const int64_t length : tensor.shape) product *= static_cast<double>(length);
+    numbers += product;
+  }
+  return numbers;
 }
 
 const RuleKind& rule_for(OptimizerKind kind, const ParameterSpec& spec) {

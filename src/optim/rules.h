@@ -43,38 +43,46 @@ class UpdateRule {
   virtual std::vector<std::pair<std::string, at::Tensor>> state() = 0;
 };
 
-// In numbers of the parameter's type: the size of state(), and the temporary memory of an update.
-struct StateSize {
-  double kept;
-  double used;
+// A tensor of state(), which has the parameter's type.
+struct StateTensor {
+  std::string name;
+  std::vector<int64_t> shape;
 };
+
+// At most this many parameters are updated at the same time, each by a thread: the temporary memory is theirs together.
+inline constexpr int kUpdatesAtOnce = 4;
 
 struct RuleKind {
   std::string_view name;
   bool (*takes)(const ParameterSpec& spec);
   Rates (*peak)(const OptimConfig& config, const ParameterSpec& spec);
-  StateSize (*size)(const ParameterSpec& spec);
+  std::vector<StateTensor> (*state)(const ParameterSpec& spec);
+  double (*used)(const ParameterSpec& spec);  // numbers of temporary memory during an update
   std::unique_ptr<UpdateRule> (*make)(Parameter& parameter, const OptimConfig& config);
 };
 
 // The rules of an optimizer in the order in which they are tried; the last one takes every parameter.
 std::span<const RuleKind> rules_of(OptimizerKind kind);
+// Numbers in the moments of a parameter together.
+double numbers_in(const std::vector<StateTensor>& state);
 // The first of them that takes this parameter.
 const RuleKind& rule_for(OptimizerKind kind, const ParameterSpec& spec);
 
 // AdamW (Loshchilov & Hutter): per-element moments, bias correction by the step's number, decoupled decay.
 std::unique_ptr<UpdateRule> make_adamw(Parameter& parameter, const OptimConfig& config);
-StateSize adamw_size(const ParameterSpec& spec);
+std::vector<StateTensor> adamw_state(const ParameterSpec& spec);
+double adamw_used(const ParameterSpec& spec);
 
 // The paper's AdamW for matrices confined to the subspace, in coordinates (METHOD 2): one second moment per row, of
 // ||(dL/dA)_i||^2 / d, so that the update is the momentum row times a scalar and W = A U^T stays in S.
 std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config);
-StateSize row_adamw_size(const ParameterSpec& spec);
+std::vector<StateTensor> row_adamw_state(const ParameterSpec& spec);
 
 // Muon (Jordan et al.): Nesterov momentum, orthogonalised by four Newton-Schulz steps for each column block separately,
 // times sqrt(max(1, out / in)); for coordinates out = d, because NS(Y U^T) = NS(Y) U^T. Decoupled decay.
 std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config);
-StateSize muon_size(const ParameterSpec& spec);
+std::vector<StateTensor> muon_state(const ParameterSpec& spec);
+double muon_used(const ParameterSpec& spec);
 
 // Approximates the orthogonal factor of `matrix`: singular values are driven into about [0.7, 1.2].
 at::Tensor newton_schulz(const at::Tensor& matrix);

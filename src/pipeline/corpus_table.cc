@@ -1,7 +1,6 @@
 #include "pipeline/corpus_table.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +11,7 @@
 #include "config/config_file.h"
 #include "model/fill.h"
 #include "model/fixed_table.h"
+#include "model/threads.h"
 #include "pipeline/table_file.h"
 #include "text/shards.h"
 
@@ -23,18 +23,6 @@ constexpr uint64_t kMostTokens = uint64_t{1} << 24;
 constexpr int64_t kIterations = 6;  // of the subspace iteration; the spectrum of text falls quickly
 constexpr int64_t kExtraColumns = 16;
 constexpr int64_t kMostDirections = 1024;  // time grows with the square of their number
-
-// Results of BLAS depend on the number of threads.
-class OneThread {
- public:
-  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
 
 // A sparse (V, V) matrix and its transpose.
 struct Sparse {
@@ -83,7 +71,7 @@ Result<std::vector<TokenPair>> count_pairs(const PreparedCorpus& corpus, uint64_
 }
 
 at::Tensor table_from_pairs(const std::vector<TokenPair>& pairs, int64_t vocab, int64_t d, double std, uint64_t seed) {
-  const OneThread guard;
+  const OneThread alone;  // the bits of a product depend on the number of threads
   const auto options = at::TensorOptions().dtype(at::kDouble);
   std::vector<int32_t> firsts, seconds;
   std::vector<double> numbers;

@@ -1,7 +1,6 @@
 #include "pipeline/in_process.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <type_traits>
 
 #include "base/result.h"
+#include "model/threads.h"
 #include "net/memory_link.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
@@ -64,7 +64,7 @@ auto InProcessPipeline::on_all_stages(const Work& work) {
   };
   const auto run = [&](size_t stage) {
     try {
-      at::set_num_threads(threads_for(config_));
+      use_threads(threads_for(config_));
       outcomes[stage] = work(*workers_[stage]);
       if (!outcomes[stage]->ok()) fail(stage, outcomes[stage]->error().message, nullptr);
     } catch (const std::exception& error) {

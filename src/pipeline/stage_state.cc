@@ -7,16 +7,10 @@
 #include <charconv>
 
 #include "pipeline/stage_worker.h"
+#include "pipeline/unit_file.h"
 
 namespace thinpipe {
 namespace {
-
-constexpr const char* kFormat = "thinpipe-unit-2";
-constexpr const char* kTap = "tap.c";
-// What the messages of a cut lost so far (boundary.error_feedback), in the file of the block at that cut. Files without
-// it are as good: the run may have had other cuts.
-constexpr const char* kLostForward = "cut.left_out.forward";    // behind this block
-constexpr const char* kLostBackward = "cut.left_out.backward";  // before this block
 
 // Reads a tensor that must have the shape and type of `like`.
 Result<at::Tensor> matching(const SafetensorsFile& file, const std::string& name, const at::Tensor& like) {
@@ -29,25 +23,13 @@ Result<at::Tensor> matching(const SafetensorsFile& file, const std::string& name
   return tensor;
 }
 
-// The number in the metadata under that key.
-template <class T>
-Result<T> number_in(const SafetensorsFile& file, const char* key) {
-  const auto found = file.metadata().find(key);
+Result<double> dropped_share_in(const SafetensorsFile& file) {
+  const auto found = file.metadata().find("dropped_share");
   const std::string text = found == file.metadata().end() ? "" : found->second;
-  T number{};
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (code == std::errc() && end == text.data() + text.size() && number >= 0) return number;
-  return Error{fmt::format("metadata '{}' is '{}', needs a number", key, text)};
-}
-
-Status check_metadata(const SafetensorsFile& file, const SafetensorsMetadata& needed) {
-  for (const auto& [key, value] : needed) {
-    const auto found = file.metadata().find(key);
-    if (found != file.metadata().end() && found->second == value) continue;
-    return Error{fmt::format("metadata '{}' is '{}', needs '{}'", key,
-                             found == file.metadata().end() ? "" : found->second, value)};
-  }
-  return {};
+  double share = -1;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (code == std::errc() && end == text.data() + text.size() && 0 <= share && share <= 1) return share;
+  return Error{fmt::format("metadata 'dropped_share' is {}, needs a number", quoted_for_error(text))};
 }
 
 }  // namespace
@@ -57,7 +39,7 @@ std::vector<UnitState> StageWorker::state() {
   for (const auto& unit : model_units(config_.model, place_.range)) {
     units.push_back({unit,
                      {},
-                     {{"format", kFormat},
+                     {{"format", kUnitFormat},
                       {"unit", unit},
                       {"step", fmt::format("{}", applied_)},
                       {"basis_version", fmt::format("{}", basis_version())},
@@ -74,7 +56,7 @@ std::vector<UnitState> StageWorker::state() {
     of_unit(parameter->unit).emplace_back(fmt::format("optim.{}.{}", parameter->name, name), tensor);
   }
   if (auto* side = stage_.subspace()) {
-    of_unit(kSharedUnit).emplace_back("basis.u", side->basis().u);
+    of_unit(kSharedUnit).emplace_back(kBasis, side->basis().u);
     if (side->second_moment().defined()) of_unit("head").emplace_back(kTap, side->second_moment());
   }
   for (const auto& [boundary, name, unit] : sending_sides()) {
@@ -99,15 +81,15 @@ Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files,
   double dropped_share = 0;
   auto* side = stage_.subspace();
   const auto read_unit = [&](const UnitState& unit, const SafetensorsFile& file) -> Status {
-    TRY(check_metadata(file, {{"format", kFormat}, {"unit", unit.unit}, {"step", fmt::format("{}", step)}}));
-    const auto its_version = TRY(number_in<int64_t>(file, "basis_version"));
-    const auto its_share = TRY(number_in<double>(file, "dropped_share"));
+    TRY(check_unit_file(config_, vocab_, unit.unit, step, file));
+    const auto its_version = TRY(basis_version_of(file));
+    const auto its_share = TRY(dropped_share_in(file));
     if (unit.unit == kSharedUnit) version = its_version;
     dropped_share = std::max(dropped_share, its_share);
     for (const auto& [name, target] : unit.tensors) {
       if (name == kTap || name == kLostForward || name == kLostBackward) continue;
       auto value = TRY(matching(file, name, target));
-      if (name == "basis.u") {
+      if (name == kBasis) {
         basis = std::move(value);
       } else {
         copies.emplace_back(target, std::move(value));

@@ -238,11 +238,13 @@ bool StageWorker::moves_basis_later() const {
 StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace place, Batches* batches,
                          const at::Tensor& table)
     : config_(config),
+      vocab_(vocab),
       place_(place),
       batches_(batches),
       stage_(config.model, vocab, place.range, config.train.precision, config.train.seed, device_of(config.train),
              table),
       optimizer_(config.optim, config.train.steps, stage_.parameters()) {
+  stage_.recompute_blocks(config.train.recompute == Recompute::kBlock);
   const auto boundary = [&](int64_t cut) {
     return make_boundary({config, vocab, cut, stage_.options(), stage_.subspace(), &stage_.parameters()});
   };

@@ -34,8 +34,8 @@ StagePlace stage_place(const RunConfig& config, size_t number);
 // "cpu", "cuda", "cuda:N" as a device. Throws UserError if this libtorch does not support it.
 at::Device device_of(const TrainConfig& train);
 
-// Compute threads of a stage: train.threads; default: one per core, also if several stages share the machine. Their work
-// is uneven, and cores that one stage leaves idle help another.
+// Compute threads of a stage: train.threads; default: one per core, also if several stages share the machine. Their
+// work is uneven, and cores that one stage leaves idle help another.
 int threads_for(const RunConfig& config);
 
 // What may cross cut `cut` of the run, for one end of its link.
@@ -114,6 +114,7 @@ class StageWorker {
   bool moves_basis_later() const;
 
   const RunConfig& config_;
+  const int64_t vocab_;
   StagePlace place_;
   std::vector<int64_t> warmup_;
   Batches* const batches_;

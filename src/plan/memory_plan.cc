@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <numeric>
 #include <string_view>
+#include <vector>
 
 #include "boundary/sizes.h"
 #include "net/packet.h"
@@ -90,7 +93,12 @@ double activation_bytes(const RunConfig& config, const Sizes& s, BlockRange bloc
   const bool reads_coordinates = blocks.first < config.model.first_dense_block();
   const double table_rows = config.model.is_subspace() ? most_table_rows(config.model, s) : 0;
   const double kept = kept_per_microbatch(config, static_cast<int64_t>(s.vocab), blocks);
-  return kHeapSlack * s.number * (in_flight * kept + used_by_block(s, reads_coordinates, table_rows));
+  double used = used_by_block(s, reads_coordinates, table_rows);
+  if (config.train.recompute == Recompute::kBlock) {  // one block at a time
+    used +=
+        std::max(kept_by_block(config.model, s, false), reads_coordinates ? kept_by_block(config.model, s, true) : 0.0);
+  }
+  return kHeapSlack * s.number * (in_flight * kept + used);
 }
 
 double logit_bytes(const Sizes& s) {
@@ -155,7 +163,9 @@ double kept_per_microbatch(const RunConfig& config, int64_t vocab, BlockRange bl
   const auto coordinates =
       static_cast<double>(std::clamp(model.first_dense_block(), blocks.first, blocks.last) - blocks.first);
   const double dense = static_cast<double>(blocks.size()) - coordinates;
-  double kept = coordinates * kept_by_block(model, s, true) + dense * kept_by_block(model, s, false);
+  double kept = config.train.recompute == Recompute::kBlock
+                    ? s.rows * (coordinates * s.k + dense * s.d)  // the input of each block
+                    : coordinates * kept_by_block(model, s, true) + dense * kept_by_block(model, s, false);
   kept += static_cast<double>(anchor_groups(model, blocks).size()) * kept_by_anchors(model, s);
   const double stream = s.rows * static_cast<double>(model.boundary_width());
   kept += 2 * stream + 2 * s.rows;  // input, output and ids
@@ -172,7 +182,7 @@ uint64_t state_bytes(const RunConfig& config, int64_t vocab, BlockRange blocks) 
   const Sizes s(config, vocab);
   double numbers = 0;
   for (const auto& spec : model_spec(config.model, vocab, blocks)) {
-    numbers += static_cast<double>(spec.elements()) + rule_for(config.optim.kind, spec).size(spec).kept;
+    numbers += static_cast<double>(spec.elements()) + numbers_in(rule_for(config.optim.kind, spec).state(spec));
   }
   return bytes(s.number * numbers + shared_state_bytes(config.model, s, blocks) + left_out_bytes(config, s, blocks));
 }
@@ -201,13 +211,19 @@ MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage) {
 MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, BlockRange blocks) {
   const Sizes s(config, vocab);
   MemoryPlan plan;
-  double parameters = 0, moments = 0, update = 0;
+  double parameters = 0, moments = 0;
+  std::vector<double> used;  // by the update of each parameter
   for (const auto& spec : model_spec(config.model, vocab, blocks)) {
-    const auto state = rule_for(config.optim.kind, spec).size(spec);
+    const auto& rule = rule_for(config.optim.kind, spec);
     parameters += static_cast<double>(spec.elements());
-    moments += state.kept;
-    update = std::max(update, state.used);
+    moments += numbers_in(rule.state(spec));
+    used.push_back(rule.used(spec));
   }
+  std::sort(used.begin(), used.end(), std::greater<>());
+  const int64_t at_once =
+      config.train.threads > 0 ? std::min<int64_t>(config.train.threads, kUpdatesAtOnce) : kUpdatesAtOnce;
+  used.resize(std::min(used.size(), static_cast<size_t>(at_once)));
+  const double update = std::accumulate(used.begin(), used.end(), 0.0);
   plan.parameters = bytes(s.number * parameters);
   plan.gradients = bytes(s.number * parameters);
   plan.optimizer = bytes(s.number * (moments + update));

@@ -17,7 +17,7 @@ namespace thinpipe {
 struct MemoryPlan {
   uint64_t parameters = 0;       // weights; in a subspace model the basis and the frozen token table as well
   uint64_t gradients = 0;        // including the second moment for updates of the subspace
-  uint64_t optimizer = 0;        // moments, and temporary memory for updating the largest weight
+  uint64_t optimizer = 0;        // moments, and temporary memory for updating the largest weights
   uint64_t activations = 0;      // of the microbatches in flight, and temporary memory of one pass
   uint64_t logits = 0;           // last stage only
   uint64_t queues = 0;           // messages in flight on its links

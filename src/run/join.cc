@@ -1,7 +1,6 @@
 #include "run/join.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <grpcpp/channel.h>
@@ -13,6 +12,7 @@
 #include "base/result.h"
 #include "config/config_file.h"
 #include "model/stage.h"
+#include "model/threads.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "plan/machine.h"
@@ -101,7 +101,7 @@ control::Machine measure_machine(const RunConfig& config, int64_t vocab) {
   control::Machine machine;
   machine.set_memory_bytes(available_memory_bytes());
   const int threads = at::get_num_threads();
-  at::set_num_threads(threads_for(config));
+  use_threads(threads_for(config));
   const int64_t total = config.model.blocks;
   // A block from the middle has neither the embedding nor the head.
   const int64_t middle = total >= 3 ? 1 : 0;
@@ -110,7 +110,7 @@ control::Machine measure_machine(const RunConfig& config, int64_t vocab) {
       config.model.is_subspace() ? std::min<int64_t>(total - 1, config.model.first_dense_block()) : total - 1;
   const double end = time_blocks(config, vocab, {tail, total, total});
   machine.set_ends_s(std::max(0.0, end - static_cast<double>(total - tail) * machine.block_s()));
-  at::set_num_threads(threads);
+  use_threads(threads);
   return machine;
 }
 

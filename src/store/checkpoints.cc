@@ -138,7 +138,7 @@ Status IncomingFile::append(std::string_view bytes) {
   return {};
 }
 
-Status IncomingFile::finish() {
+Result<fs::path> IncomingFile::check() {
   if (!file_) return give_up("was already finished");
   if (received_bytes_ != announced_.bytes) {
     return give_up(fmt::format("got {} bytes, {} were announced", received_bytes_, announced_.bytes));
@@ -146,6 +146,17 @@ Status IncomingFile::finish() {
   if (const auto hash = hash_.hex(); hash != announced_.sha256) {
     return give_up(fmt::format("damaged in transfer: its sha256 is {}, announced was {}", hash, announced_.sha256));
   }
+  checked_ = true;
+  if (const auto status = file_->flush(); !status) {
+    file_.reset();
+    return status.error();
+  }
+  return file_->temporary();
+}
+
+Status IncomingFile::finish() {
+  if (!checked_) TRY(check());
+  if (!file_) return give_up("was already finished");
   Status status = store_->take_in(*this, *file_);
   file_.reset();
   return status;

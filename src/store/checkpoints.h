@@ -27,7 +27,10 @@ class CheckpointStore;
 class IncomingFile {
  public:
   Status append(std::string_view bytes);
-  // Checks the announced size and hash and flushes the file to the disk. Must be the last call.
+  // After the last byte: checks the announced size and hash and flushes the file to the disk. Returns where it can be
+  // read until finish().
+  Result<std::filesystem::path> check();
+  // Makes it part of the checkpoint, after check() if that was not called. Must be the last call.
   Status finish();
 
  private:
@@ -42,6 +45,7 @@ class IncomingFile {
   std::optional<AtomicFile> file_;  // empty after finish() and after an error
   Sha256 hash_;
   uint64_t received_bytes_ = 0;
+  bool checked_ = false;
 };
 
 // Several threads may call receive_file() and holds() and use different IncomingFiles; everything else is for one

@@ -118,6 +118,59 @@ TEST(Lab, PyTorchComputesTheSameFiguresFromDumpedTensors) {
   }
 }
 
+TEST(Bench, EngineComparesWithPlainProducts_AndWithPyTorchIfThisPythonHasIt) {
+  const Program program;
+  const auto alone = last_line(program, {"bench", "engine", "--quick", "--json", "--python", "no-such-python"});
+  ASSERT_TRUE(alone.is_object());
+  EXPECT_TRUE(alone["pytorch"].is_null()) << alone;
+  for (const char* field : {"/share_of_sgemm_1", "/share_of_sgemm_2", "/thread_gain_dense", "/thread_gain_subspace",
+                            "/muon_share", "/peak_memory_mb"}) {
+    EXPECT_GT(number(alone, field), 0) << field;
+  }
+  test::require_python_torch();
+  if (testing::Test::IsSkipped() || HasFatalFailure()) return;
+  const auto python = test::PythonTorch::get().python();
+  const auto both = last_line(program, {"bench", "engine", "--quick", "--json", "--python", python});
+  ASSERT_TRUE(both.is_object());
+  EXPECT_FALSE(both["pytorch"].is_null()) << both;
+  for (const char* field : {"/dense_over_pytorch_1", "/dense_over_pytorch_2", "/subspace_over_pytorch_2"}) {
+    EXPECT_GT(number(both, field), 0) << field;
+  }
+}
+
+TEST(Lab, DefaultComparesBothRecipesWithDense) {
+  const Program program;
+  test::Arguments arguments{"lab", "default", "--minutes", "0.05", "--recipe", "both", "--json"};
+  for (const char* setting : {"model.d=32", "model.blocks=2", "model.heads=2", "data.vocab=1024", "train.seq_len=32",
+                              "train.microbatch=1"}) {
+    arguments.insert(arguments.end(), {"--set", setting});
+  }
+  const auto said = last_line(program, arguments);
+  ASSERT_TRUE(said.is_object());
+  EXPECT_EQ(number(said, "/subspace_loss"), number(said, "/llama/validation_loss"));
+  EXPECT_EQ(number(said, "/dense_loss"), number(said, "/dense/validation_loss"));
+  EXPECT_EQ(number(said, "/compression_vs_fp32"), number(said, "/llama/compression_vs_fp32"));
+  EXPECT_GT(number(said, "/fast/parameters"), number(said, "/llama/parameters"));
+  EXPECT_GT(number(said, "/unigram_entropy"), 0);
+}
+
+TEST(Plan, ListsEveryStage_AndRecomputingNeedsLessMemory) {
+  const Program program;
+  const auto kept = last_line(program, {"plan", "--json", "--set", "pipeline.stages=3"});
+  ASSERT_EQ(kept["stages"].size(), 3u) << kept;
+  EXPECT_EQ(number(kept, "/stages/2/last_block"), 5);
+  double sum = 0;
+  for (const auto& stage : kept["stages"]) sum += stage["parameters"].get<double>();
+  EXPECT_EQ(sum, number(kept, "/parameters"));
+  const auto again =
+      last_line(program, {"plan", "--json", "--set", "pipeline.stages=3", "--set", "train.recompute=block"});
+  for (size_t i = 0; i < 3; ++i) {
+    const auto field = fmt::format("/stages/{}/memory_bytes", i);
+    EXPECT_LT(number(again, field), number(kept, field)) << i;
+  }
+  expect_refused(program, {"plan", "no.toml"}, {"no.toml"});
+}
+
 TEST(Lab, RefusesImpossibleNumbers) {
   const Program program;
   expect_refused(program, {"lab", "default", "--minutes", "nan"}, {"--minutes nan", "0.05 to 10000"});

@@ -78,7 +78,7 @@ TEST(BlocksPerStage, FollowsTheCuts) {
 TEST(BlocksPerStage, DividesEvenlyBeforeAutoCutsArePlaced) {
   RunConfig config;
   config.pipeline = {.stages = 3, .auto_cuts = true};
-  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{2, 1, 1}));
+  EXPECT_EQ(blocks_per_stage(config), (std::vector<int64_t>{2, 2, 1}));
 }
 
 TEST(Validate, RefusesAutoCutsTogetherWithAList) {

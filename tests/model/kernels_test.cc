@@ -1,8 +1,13 @@
 // Compares the fused CPU kernels with their ATen twins, on sizes that do not fit any block or vector width.
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <thread>
 
 #include "model/kernels/ops.h"
 #include "model/numeric.h"
+#include "model/products.h"
 
 namespace thinpipe {
 namespace {
@@ -101,6 +106,51 @@ TEST_P(Kernels, GainProductBackwardAgrees) {
   aten_ops::gain_product_backward(x, w, gain, dw_plain, dg_plain);
   EXPECT_LT(relative_error(dw, dw_plain), tolerance());
   EXPECT_LT(relative_error(dg, dg_plain), tolerance());
+}
+
+TEST_P(Kernels, GramAgreesForAnyView) {
+  const auto wide = random_tensor({70, 90}, 1, options());
+  for (const auto& x : {wide, wide.t(), wide.narrow(1, 3, 40), wide.t().narrow(0, 5, 33), wide.narrow(0, 0, 1),
+                        wide.narrow(1, 7, 1), wide.slice(1, 0, 90, 3)}) {
+    SCOPED_TRACE(x.sizes());
+    EXPECT_LT(relative_error(ops::gram(x), aten_ops::gram(x)), tolerance());
+  }
+}
+
+// Large enough for several threads, split by rows and by columns, and too small for that.
+TEST_P(Kernels, ProductsAgreeForAnyNumberOfThreads) {
+  const Products products(Precision::kFloat32);
+  const int before = at::get_num_threads();
+  for (const auto& [m, k, n] : {std::array<int64_t, 3>{301, 77, 203}, {60, 90, 701}, {3, 5, 7}, {1, 900, 1}}) {
+    const auto a = random_tensor({m, k}, 1, options()), b = random_tensor({n, k}, 2, options()).t(),
+               c = random_tensor({m, n}, 3, options());
+    for (const int threads : {1, 2, 3, 8}) {
+      SCOPED_TRACE(fmt::format("{} x {} x {}, {} threads", m, k, n, threads));
+      at::set_num_threads(threads);
+      EXPECT_LT(relative_error(products.multiply(a, b), a.mm(b)), tolerance());
+      EXPECT_LT(relative_error(products.multiply_add(c, a, b), c + a.mm(b)), tolerance());
+      auto sum = at::zeros({m, 2 * n}, options()).narrow(1, n, n);  // rows with a gap between them
+      products.accumulate(sum, a, b);
+      products.accumulate(sum, a, b);
+      EXPECT_LT(relative_error(sum, 2 * a.mm(b)), tolerance());
+      EXPECT_EQ(at::get_num_threads(), threads);
+    }
+  }
+  at::set_num_threads(before);
+}
+
+TEST(Threads, LoopsOfTheKernelsRunOnSeveral) {
+#ifndef _OPENMP
+  GTEST_SKIP() << "built without OpenMP";
+#endif
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  std::array<std::thread::id, 2> ids;
+  at::parallel_for(0, 2, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) ids[static_cast<size_t>(i)] = std::this_thread::get_id();
+  });
+  at::set_num_threads(before);
+  EXPECT_NE(ids[0], ids[1]);
 }
 
 TEST(IndexTokens, FindsEveryRowOfEveryDistinctToken) {

@@ -20,6 +20,7 @@ inline ModelConfig small_model(ModelMode mode) {
   config.mlp_width = 24;
   config.init_std = 0.3;
   config.subspace.rank = 5;
+  config.subspace.full_rank_tail = 1;
   config.subspace.anchor_groups = {1, 2};
   return config;
 }

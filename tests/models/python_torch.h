@@ -25,6 +25,7 @@ class PythonTorch {
   }
 
   bool is_there() const { return !python_.empty(); }
+  const std::string& python() const { return python_; }
 
   // The answers of run_modeling.py to its tasks, which it describes. A failure is {"error": message}.
   nlohmann::json run(const nlohmann::json& tasks) const {

@@ -75,6 +75,42 @@ TEST(Muon, NewtonSchulzBringsSingularValuesNearOne) {
   }
 }
 
+TEST(Muon, NewtonSchulzOfZeroIsZero) {
+  EXPECT_TRUE(at::equal(newton_schulz(at::zeros({4, 6}, kDoubles)), at::zeros({4, 6}, kDoubles)));
+}
+
+// Of a million, the smallest is not reached in four iterations; but those within a factor of fifty are.
+TEST(Muon, NewtonSchulzLiftsSmallSingularValues) {
+  const auto [u, s, vh] = at::linalg_svd(random_tensor({40, 60}, 5), /*full_matrices=*/false);
+  const auto matrix = (u * at::logspace(0, -1.7, 40, 10, kDoubles)).mm(vh);
+  const auto values = at::linalg_svdvals(newton_schulz(matrix));
+  EXPECT_GT(values.min().item<double>(), 0.6);
+  EXPECT_LT(values.max().item<double>(), 1.3);
+}
+
+TEST(Optimizer, UpdatesToTheSameBitsWithAnyNumberOfThreads) {
+  const int before = at::get_num_threads();
+  std::vector<std::vector<at::Tensor>> results;
+  for (const int threads : {1, 3}) {
+    at::set_num_threads(threads);
+    OptimConfig config;
+    config.kind = OptimizerKind::kMuon;
+    RandomParameters set(1, kDoubles);
+    for (int i = 0; i < 6; ++i) set.add_random("w" + std::to_string(i), ParameterKind::kMatrix, {20 + i, 30}, 1.0);
+    set.add_random("head", ParameterKind::kHead, {30, 50}, 1.0);
+    Optimizer optimizer(config, 10, set);
+    for (int step = 0; step < 3; ++step) {
+      uint64_t seed = 100 * static_cast<uint64_t>(step);
+      for (auto& parameter : set.all()) parameter.grad.copy_(random_tensor(parameter.grad.sizes(), ++seed));
+      optimizer.apply(step, 0.5);
+    }
+    auto& values = results.emplace_back();
+    for (const auto& parameter : set.all()) values.push_back(parameter.value);
+  }
+  at::set_num_threads(before);
+  for (size_t i = 0; i < results[0].size(); ++i) EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
+}
+
 TEST(Muon, KeepsTheSingularVectors) {
   const auto matrix = random_tensor({6, 9}, 4);
   const auto [u, s, vh] = at::linalg_svd(matrix, /*full_matrices=*/false);

@@ -56,6 +56,18 @@ TEST_P(Cuts, GpipeAndOneForwardOneBackwardAgreeBitForBit) {
   }
 }
 
+TEST_P(Cuts, RecomputedBlocksGiveTheSameBits) {
+  const TinyCorpus corpus;
+  for (const int64_t stages : {1, 3}) {
+    auto config = tiny_config(GetParam());
+    config.model.qk_norm = true;
+    config.pipeline.stages = stages;
+    const auto kept = losses_of(config, corpus);
+    config.train.recompute = Recompute::kBlock;
+    EXPECT_EQ(losses_of(config, corpus), kept) << stages;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, Cuts, testing::Values(ModelMode::kDense, ModelMode::kSubspace),
                          [](const auto& mode) { return mode.param == ModelMode::kDense ? "dense" : "subspace"; });
 

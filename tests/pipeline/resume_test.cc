@@ -3,11 +3,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "pipeline/unit_file.h"
 #include "saved_run.h"
 
 namespace thinpipe {
@@ -197,24 +200,24 @@ TEST_F(Refusal, RefusesAnotherUnitsFileAndAMissingFile) {
   EXPECT_EQ(offer({other.front(), good().back()}), "block-001: has no tensor 'param.blocks.1.attn_norm'");
   auto renamed = good();
   renamed.front().metadata["unit"] = "block-002";
-  EXPECT_EQ(offer(renamed), "block-001: metadata 'unit' is 'block-002', needs 'block-001'");
+  EXPECT_EQ(offer(renamed), "block-001: metadata 'unit' is \"block-002\", needs 'block-001'");
   EXPECT_EQ(offer({good().front()}), "the checkpoint has no file of unit 'shared'");
 }
 
-TEST_F(Refusal, RefusesAnotherStep) { EXPECT_EQ(offer(good(), 7), "block-001: metadata 'step' is '8', needs '7'"); }
+TEST_F(Refusal, RefusesAnotherStep) { EXPECT_EQ(offer(good(), 7), "block-001: metadata 'step' is \"8\", needs '7'"); }
 
 TEST_F(Refusal, RefusesMissingOrNonNumericMetadata) {
   for (const char* key : {"basis_version", "dropped_share"}) {
     for (const char* text : {"", "x", "-1", "1x", "nan"}) {
       auto changed = good();
       changed.front().metadata[key] = text;
-      EXPECT_EQ(offer(changed), fmt::format("block-001: metadata '{}' is '{}', needs a number", key, text));
+      EXPECT_EQ(offer(changed), fmt::format("block-001: metadata '{}' is \"{}\", needs a number", key, text));
     }
   }
   for (const char* key : {"format", "step", "unit"}) {
     auto missing = good();
     missing.front().metadata.erase(key);
-    EXPECT_EQ(offer(missing).find(fmt::format("block-001: metadata '{}' is '', needs", key)), 0u) << key;
+    EXPECT_EQ(offer(missing).find(fmt::format("block-001: metadata '{}' is \"\", needs", key)), 0u) << key;
   }
 }
 
@@ -234,7 +237,59 @@ TEST_F(Refusal, RefusesAnotherPrecision) {
   tensor = tensor.to(at::kFloat);
   const auto message = offer(units);
   EXPECT_EQ(message.find("block-001: tensor '" + name + "' is ["), 0u) << message;
-  EXPECT_NE(message.find("of Float, needs"), std::string::npos) << message;
+  EXPECT_NE(message.find("of F32, needs"), std::string::npos) << message;
+}
+
+TEST_F(Refusal, RefusesNumbersThatAreNotFinite) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    for (size_t unit = 0; unit < good().size(); ++unit) {
+      auto units = good();
+      auto& [name, tensor] = units[unit].tensors.back();
+      tensor = tensor.clone();
+      tensor.view({-1})[-1] = bad;
+      EXPECT_EQ(offer(units), fmt::format("{}: tensor '{}' has numbers that are not finite", units[unit].unit, name));
+    }
+  }
+}
+
+TEST_F(Refusal, RefusesABasisThatIsNotOrthonormal) {
+  auto units = good();
+  ASSERT_EQ(units.back().tensors.back().first, "basis.u");
+  auto& basis = units.back().tensors.back().second;
+  basis = basis * (1 + 1e-5);
+  EXPECT_EQ(offer(units), "shared: the columns of the basis are not orthonormal");
+}
+
+TEST_F(Refusal, RefusesABasisVersionAboveTheNumberOfMoves) {
+  auto units = good();
+  units.front().metadata["basis_version"] = "999";
+  const auto message = offer(units);
+  EXPECT_EQ(message.find("block-001: basis version 999 after 8 steps, needs at most "), 0u) << message;
+}
+
+TEST_F(Refusal, RefusesATensorThatDoesNotBelongToTheUnit) {
+  auto units = good();
+  units.front().tensors.emplace_back("param.other", at::zeros({3}, at::kDouble));
+  const auto count = units.front().tensors.size();
+  EXPECT_EQ(offer(units),
+            fmt::format("block-001: has {} tensors, {} of which belong to unit 'block-001'", count, count - 1));
+}
+
+// The largest file that the coordinator accepts is larger than any honest one, and not by much.
+TEST_F(Refusal, LimitOfAFilesSizeIsCloseToItsSize) {
+  for (const auto& unit : good()) {
+    const auto path = folder_ / unit.unit;
+    save_tensors(path, unit.tensors, unit.metadata).take();
+    const auto bytes = static_cast<double>(std::filesystem::file_size(path));
+    const auto most = static_cast<double>(most_unit_bytes(config_, kTinyVocab, unit.unit));
+    EXPECT_LT(bytes, most) << unit.unit;
+    // Headers, and what a unit may hold besides.
+    EXPECT_LT(most, bytes + 40000 +
+                        2 * 8 *
+                            static_cast<double>(config_.train.microbatch * config_.train.seq_len *
+                                                config_.model.boundary_width()))
+        << unit.unit;
+  }
 }
 
 TEST_F(Refusal, RefusesAFileWithoutOneOfTheTensors) {

@@ -56,6 +56,7 @@ inline RunConfig tiny_config(ModelMode mode) {
   config.model.kv_heads = 2;
   config.model.mlp_width = 32;
   config.model.subspace.rank = 8;
+  config.model.subspace.full_rank_tail = 1;
   config.model.subspace.update_every = 7;
   config.data.vocab = kTinyVocab;
   config.pipeline.stages = 1;

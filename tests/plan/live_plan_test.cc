@@ -58,6 +58,7 @@ class RandomConfigs {
     config.train.microbatches = 1 + below(4);
     config.train.seq_len = 2 + below(30);
     config.train.precision = static_cast<Precision>(below(3));
+    config.train.recompute = static_cast<Recompute>(below(2));
     config.optim.kind = static_cast<OptimizerKind>(below(3));
     if (!model.is_subspace() && config.optim.kind == OptimizerKind::kRowAdamw)
       config.optim.kind = OptimizerKind::kAdamw;
@@ -123,6 +124,7 @@ class LiveBytes {
 void expect_plan_of(const RunConfig& config, int64_t number, at::Tensor& stream) {
   const auto range = blocks_of_stage(config, number);
   Stage stage(config.model, kVocab, range, config.train.precision, 1, at::Device("cpu"));
+  stage.recompute_blocks(config.train.recompute == Recompute::kBlock);
   Optimizer optimizer(config.optim, 10, stage.parameters());
   const auto plan = memory_plan(config, kVocab, number);
 
@@ -187,6 +189,7 @@ double status_bytes(const std::string& name) {
 // One step of a whole model: its passes in sequence, as 1f1b runs them on one stage, then the update.
 void train_a_step(const RunConfig& config) {
   Stage stage(config.model, kVocab, whole_model(config.model), config.train.precision, 1, at::Device("cpu"));
+  stage.recompute_blocks(config.train.recompute == Recompute::kBlock);
   Optimizer optimizer(config.optim, 10, stage.parameters());
   for (int64_t m = 0; m < config.train.microbatches; ++m) {
     stage.backward(stage.forward(tokens_of(config), {}, 1.0), {});
@@ -217,6 +220,7 @@ TEST(LivePlan, MemoryOfAStepIsBetweenHalfThePlanAndThePlan) {
       {"model.d=512", "model.heads=8", "model.blocks=6"},
       {"model.mode=dense", "model.d=512", "model.heads=8", "model.blocks=6"},
       {"model.mode=dense", "optim.kind=adamw", "model.d=256", "model.heads=8", "train.seq_len=1024"},
+      {"model.mode=dense", "model.d=256", "model.heads=8", "train.seq_len=1024", "train.recompute=block"},
       {"model.d=512", "model.heads=8", "train.precision=bf16"},
   };
   for (const auto& settings : cases) {

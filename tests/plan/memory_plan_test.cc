@@ -11,7 +11,10 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
-RunConfig with(const std::vector<std::string>& settings) { return parse_config("", "x.toml", settings); }
+RunConfig with(const std::vector<std::string>& settings) {
+  const std::vector<std::string> four{"model.blocks=4"};  // unless the settings say otherwise
+  return parse_config("", "x.toml", settings, four);
+}
 
 TEST(MemoryPlan, Bf16KeepsFloat32AndFloat64TakesTwice) {
   const auto plan_of = [](const char* precision) {

@@ -276,6 +276,46 @@ TEST(Coordinator, IgnoresFilesOfAnotherStepOrGeneration) {
   EXPECT_EQ(cluster.all<WriteManifest>().size(), 1u);
 }
 
+TEST(Coordinator, WantsEachFileOfTheCheckpointUnderWayOnce) {
+  auto rules = small_rules();
+  rules.config.checkpoint.every = 2;
+  Pair cluster(rules);
+  cluster.hold_uploads = true;
+  cluster.run_to(3);
+  ASSERT_EQ(cluster.uploads.size(), 2u);
+  auto file = cluster.uploads[0].files.front();
+  EXPECT_TRUE(cluster.core().wants(file));
+  auto other = file;
+  other.set_step(file.step() + 1);
+  EXPECT_FALSE(cluster.core().wants(other));
+  other = file;
+  other.set_generation(file.generation() + 1);
+  EXPECT_FALSE(cluster.core().wants(other));
+  cluster.apply(cluster.core().file_arrived(file, cluster.now));
+  EXPECT_FALSE(cluster.core().wants(file));
+}
+
+TEST(Coordinator, BadCheckpointFile_CostsItsSenderTheSeatInAnOpenRun_AndEndsARunOfOneOwner) {
+  for (const bool open : {true, false}) {
+    auto rules = small_rules();
+    rules.open = open;
+    Pair cluster(rules);
+    cluster.run_to(2);
+    cluster.apply(cluster.core().file_refused("b", "block-001: has no tensor 'x'", cluster.now));
+    EXPECT_EQ(cluster.finished().has_value(), !open);
+    EXPECT_EQ(cluster.core().is_member("b"), !open);
+    if (open) {
+      EXPECT_EQ(cluster.events("aborted").back(),
+                "step 3: stage 1 (b) lost its place: uploaded a checkpoint file that cannot be used: block-001: has no "
+                "tensor 'x'");
+    } else {
+      EXPECT_EQ(cluster.finished()->reason,
+                "stage 1 (b) uploaded a checkpoint file that cannot be used: block-001: has no tensor 'x'");
+    }
+    cluster.apply(cluster.core().file_refused("nobody", "x", cluster.now));  // it may have left meanwhile
+  }
+}
+
 TEST(Coordinator, StopsWithTheReasonWhenACheckpointCannotBeWritten) {
   auto rules = small_rules();
   rules.config.checkpoint.every = 2;

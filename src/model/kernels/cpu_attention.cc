@@ -96,7 +96,11 @@ void backward_head(Head<const T> in, const T* output, const T* d_output, const T
 template <class Body>
 void for_each_head(const AttentionShape& shape, const Body& body) {
   const int64_t group = shape.heads / shape.kv_heads;
-  at::parallel_for(0, shape.sequences * shape.kv_heads, 1, [&](int64_t begin, int64_t end) {
+  // Heads per task: with short sequences a thread is not worth it.
+  constexpr int64_t kMultiplicationsPerTask = 1 << 18;
+  const int64_t each = group * shape.length * shape.length * shape.head_dim;
+  const int64_t grain = std::max<int64_t>(1, kMultiplicationsPerTask / std::max<int64_t>(1, each));
+  at::parallel_for(0, shape.sequences * shape.kv_heads, grain, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       for (int64_t member = 0; member < group; ++member) {
         body(task / shape.kv_heads, task % shape.kv_heads * group + member);

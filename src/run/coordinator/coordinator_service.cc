@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "boundary/sizes.h"
 #include "config/config_file.h"
+#include "pipeline/unit_file.h"
 #include "run/run_changes.h"
 
 namespace thinpipe {
@@ -354,6 +355,13 @@ grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::Ser
   if (!core_->saves_unit(peer.value(), file.unit())) {
     return denial(refused(visit, fmt::format("{} does not save '{}'", peer.value(), one_line(file.unit()))));
   }
+  if (!core_->wants(file)) return grpc::Status::OK;  // too late: nothing is taken, and there is no need to try again
+  const uint64_t most = most_unit_bytes(identity_.config, identity_.vocab, file.unit());
+  if (file.bytes() > most) {
+    const auto why = fmt::format("{}: {} bytes, and it has at most {}", file.unit(), file.bytes(), most);
+    apply(core_->file_refused(peer.value(), why, clock_.now()));
+    return refusal(why);
+  }
   lock.unlock();
   auto incoming =
       checkpoints_.receive_file({file.step(), file.generation()}, {file.unit(), file.bytes(), file.sha256()});
@@ -361,10 +369,27 @@ grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::Ser
   do {
     if (const auto status = incoming.value().append(part.data()); !status) return refusal(status.error().message);
   } while (reader->Read(&part));
-  if (const auto status = incoming.value().finish(); !status) return refusal(status.error().message);
+  const auto arrived = incoming.value().check();
+  if (!arrived) return refusal(arrived.error().message);
+  if (const auto status = check_content(arrived.value(), file); !status) {
+    lock.lock();
+    apply(core_->file_refused(peer.value(), status.error().message, clock_.now()));
+    return refusal(status.error().message);
+  }
+  // The caller may have lost its seat while it was sending.
   lock.lock();
+  if (!core_->saves_unit(peer.value(), file.unit()) || !core_->wants(file)) return grpc::Status::OK;
+  if (const auto status = incoming.value().finish(); !status) return refusal(status.error().message);
   apply(core_->file_arrived(file, clock_.now()));
   return grpc::Status::OK;
+}
+
+Status CoordinatorService::check_content(const std::filesystem::path& path, const control::StateFile& file) const {
+  const auto opened = SafetensorsFile::open(path);
+  if (!opened) return Error{fmt::format("{}: it is not a safetensors file", file.unit())};
+  const auto status = check_unit_file(identity_.config, identity_.vocab, file.unit(), file.step(), opened.value());
+  if (!status) return Error{fmt::format("{}: {}", file.unit(), status.error().message)};
+  return {};
 }
 
 grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const control::FileRequest* request,

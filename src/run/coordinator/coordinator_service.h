@@ -134,6 +134,8 @@ class CoordinatorService final : public control::Coordinator::Service {
   void describe_run(control::RunDescription& run) const;
   void describe_offer(const control::JoinRequest& request, WallTime now, control::JoinReply& reply) const;
   bool has_windows(const control::WindowsRequest& request) const;
+  // Whether an uploaded file is the state of its unit.
+  Status check_content(const std::filesystem::path& path, const control::StateFile& file) const;
 
   RunIdentity identity_;  // the cuts may be decided later, by the machines
   const RunDoor door_;

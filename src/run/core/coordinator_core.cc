@@ -87,6 +87,20 @@ Effects CoordinatorCore::file_arrived(const control::StateFile& file, TimePoint 
   return advance(now);
 }
 
+// Whoever sends such a file is broken or lies: an open run goes on without it. A run of one owner stops, because it
+// would fail in the same way again.
+Effects CoordinatorCore::file_refused(const std::string& peer, const std::string& reason, TimePoint now) {
+  if (const auto found = roster_.members.find(peer); found != roster_.members.end()) {
+    const auto what = fmt::format("uploaded a checkpoint file that cannot be used: {}", one_line(reason));
+    if (!rules_.open) {
+      finish(true, fmt::format("{} {}", name_of(found->second), what));
+    } else {
+      expel(found->second, what);
+    }
+  }
+  return advance(now);
+}
+
 Effects CoordinatorCore::manifest_written(const std::vector<control::StateFile>& files, TimePoint now) {
   note_manifest(saving_, files);
   log("checkpoint", fmt::format("the checkpoint of step {} is written", saving_.manifest_step));
@@ -466,6 +480,11 @@ bool CoordinatorCore::holds_unit(const std::string& peer, const std::string& uni
 bool CoordinatorCore::saves_unit(const std::string& peer, const std::string& unit) const {
   const auto seat = seat_of(peer);
   return seat && contains(units_saved_by(rules_, *seat), unit);
+}
+
+bool CoordinatorCore::wants(const control::StateFile& file) const {
+  return saving_.step == file.step() && file.generation() == steps_.generation &&
+         !saving_.arrived.contains(file.unit());
 }
 
 Status CoordinatorCore::may_tunnel(const std::string& peer, int64_t boundary, uint64_t epoch, bool dials) const {

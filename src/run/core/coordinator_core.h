@@ -47,6 +47,8 @@ class CoordinatorCore {
   Effects session_ended(SessionId session, TimePoint now);
   Effects tick(TimePoint now);
   Effects file_arrived(const control::StateFile& file, TimePoint now);
+  // A file that the peer uploaded is not the state of its unit.
+  Effects file_refused(const std::string& peer, const std::string& reason, TimePoint now);
   Effects manifest_written(const std::vector<control::StateFile>& files, TimePoint now);
   Effects manifest_failed(const std::string& reason, TimePoint now);
   Effects control(control::ControlRequest::What what, TimePoint now);
@@ -67,6 +69,8 @@ class CoordinatorCore {
   // Whether the peer's stage has that unit of the model, and whether the peer saves it.
   bool holds_unit(const std::string& peer, const std::string& unit) const;
   bool saves_unit(const std::string& peer, const std::string& unit) const;
+  // Whether the file belongs to the checkpoint under way. Others are late, and nobody needs them.
+  bool wants(const control::StateFile& file) const;
   // Ok if the peer holds that end of the boundary in the current epoch and the link there is relayed.
   Status may_tunnel(const std::string& peer, int64_t boundary, uint64_t epoch, bool dials) const;
   // What a newcomer would get now.

@@ -1,6 +1,5 @@
 #include "run/worker/worker.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <grpcpp/channel.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "config/config_file.h"
+#include "model/threads.h"
 #include "pipeline/seed_numbers.h"
 #include "pipeline/stage_worker.h"
 #include "run/core/protocol.h"
@@ -87,7 +87,7 @@ class Worker {
         files_({options.coordinator, run_.run(), options.folder / "states", config_.checkpoint.mode,
                 [this](const std::string& reason) { act([&] { return core_.failed(reason); }); }, options.on_download}),
         core_(facts(), SystemClock().now()) {
-    at::set_num_threads(threads_for(config_));
+    use_threads(threads_for(config_));
   }
 
   // Returns how the work ended.

@@ -1,0 +1,265 @@
+// bench engine: how fast one machine trains whole models, against PyTorch and against the time that the matrix products
+// of the model would take by themselves, all measured in one run.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/files.h"
+#include "base/rng.h"
+#include "bench/bench.h"
+#include "bench/engine_script.h"
+#include "config/model_spec.h"
+#include "model/fill.h"
+#include "model/stage.h"
+#include "model/threads.h"
+#include "optim/optimizer.h"
+#include "pipeline/batches.h"
+#include "text/prepare.h"
+
+namespace thinpipe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct EngineShape {
+  int64_t d, blocks, length, tokens;
+
+  std::string name() const { return fmt::format("d{} L{} T{}", d, blocks, length); }
+};
+
+ModelConfig model_of(const EngineShape& shape, ModelMode mode) {
+  ModelConfig model;
+  model.mode = mode;
+  model.d = shape.d;
+  model.blocks = shape.blocks;
+  model.heads = model.kv_heads = std::max<int64_t>(1, shape.d / 64);
+  model.mlp_width = default_mlp_width(shape.d);
+  model.table.clear();  // any table takes the same time
+  model.subspace.rank = shape.d / 16;
+  return model;
+}
+
+template <class Work>
+double seconds_of(const Work& work) {
+  const SystemClock clock;
+  const auto start = clock.now();
+  work();
+  return seconds(clock.now() - start);
+}
+
+struct StepSeconds {
+  double pass = 1e9, update = 1e9;
+  double total() const { return pass + update; }
+};
+
+// The least seconds of a step of the whole model, one microbatch.
+StepSeconds time_step(const ModelConfig& model, OptimizerKind kind, const TokenBatch& batch, int64_t vocab,
+                      int64_t rounds) {
+  Stage stage(model, vocab, whole_model(model), Precision::kFloat32, 1, at::Device("cpu"));
+  OptimConfig optim;
+  optim.kind = kind;
+  Optimizer optimizer(optim, 1000, stage.parameters());
+  StepSeconds least;
+  for (int64_t round = 0; round <= rounds; ++round) {  // the first one warms up
+    const double pass = seconds_of([&] {
+      stage.parameters().zero_grad();
+      stage.backward(stage.forward(batch, {}, 1e-5), {});
+    });
+    const double update = seconds_of([&] {
+      optimizer.squared_norm();
+      optimizer.apply(round, 1.0);
+    });
+    least = {std::min(least.pass, pass), std::min(least.update, update)};
+  }
+  return least;
+}
+
+// The matrices that rows of the stream are multiplied by, as (in, out).
+std::vector<std::pair<int64_t, int64_t>> products_of(const ModelConfig& model, int64_t vocab) {
+  std::vector<std::pair<int64_t, int64_t>> products;
+  for (const auto& spec : model_spec(model, vocab, whole_model(model))) {
+    if (spec.kind == ParameterKind::kMatrix || spec.kind == ParameterKind::kHead)
+      products.emplace_back(spec.rows(), spec.columns());
+  }
+  return products;
+}
+
+// Operations of a dense model's step that no implementation can do without: for every weight a product forward and two
+// backward; in attention, over half of the pairs of positions, two products forward and four backward.
+double useful_operations(const ModelConfig& model, const EngineShape& shape, int64_t vocab) {
+  const auto tokens = static_cast<double>(shape.tokens);
+  double operations = 0;
+  for (const auto& [in, out] : products_of(model, vocab)) operations += 6 * tokens * static_cast<double>(in * out);
+  return operations + 6 * tokens * static_cast<double>(shape.length * shape.d * shape.blocks);
+}
+
+// Operations per second of the model's own products, one after the other, by BLAS with its own threads.
+double sgemm_rate(const ModelConfig& model, const EngineShape& shape, int64_t vocab, int64_t rounds) {
+  double operations = 0, total_s = 0;
+  std::map<std::pair<int64_t, int64_t>, double> least;
+  for (const auto& product : products_of(model, vocab)) {
+    const auto [in, out] = product;
+    const int64_t rows = out == vocab ? std::min(shape.tokens, kHeadRowsAtOnce) : shape.tokens;
+    const double each = 6 * static_cast<double>(rows * in * out);
+    if (!least.contains(product)) {
+      const auto x = fill_random(CounterRng(1, "x"), {rows, in}, 1.0, at::kFloat),
+                 w = fill_random(CounterRng(1, "w"), {in, out}, 1.0, at::kFloat),
+                 dy = fill_random(CounterRng(1, "dy"), {rows, out}, 1.0, at::kFloat);
+      auto dw = at::zeros({in, out}, at::kFloat);
+      double best = 1e9;
+      for (int64_t round = 0; round <= 2 * rounds; ++round) {
+        best = std::min(best, seconds_of([&] {
+                          at::mm(x, w);
+                          at::mm(dy, w.t());
+                          dw.addmm_(x.t(), dy);
+                        }));
+      }
+      least[product] = best;
+    }
+    operations += each;
+    total_s += least[product];
+  }
+  return operations / total_s;
+}
+
+// Seconds of a step in PyTorch; none if this python has none.
+std::optional<Json> pytorch_step(const std::string& python, const ModelConfig& model, const EngineShape& shape,
+                                 int64_t vocab, int threads, int64_t rounds) {
+  const Json told{
+      {"d", model.d},    {"blocks", model.blocks}, {"heads", model.heads}, {"mlp", model.mlp_width},
+      {"vocab", vocab},  {"length", shape.length}, {"threads", threads},   {"sequences", shape.tokens / shape.length},
+      {"rounds", rounds}};
+  const auto script = data_dir() / "bench/engine.py";
+  make_directories(script.parent_path()).take();
+  write_file_atomically(script, std::string(engine_script())).take();
+  const auto command = fmt::format("'{}' '{}' '{}' 2>/dev/null", python, script.string(), told.dump());
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
+  std::string text;
+  char buffer[256];
+  while (pipe && std::fgets(buffer, sizeof buffer, pipe.get()) != nullptr) text += buffer;
+  auto answer = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!answer.is_object() || !answer.contains("step_s")) return std::nullopt;
+  return answer;
+}
+
+class Engine {
+ public:
+  explicit Engine(const BenchEngineOptions& options)
+      : options_(options), corpus_(prepare_corpus(DataConfig{}, data_dir())) {}
+
+  void run(bool json) {
+    std::vector<EngineShape> shapes{
+        {256, 4, 256, 2048}, {512, 8, 256, 2048}, {768, 12, 512, 2048}, {512, 4, 2048, 2048}};
+    if (options_.quick) shapes = {{64, 2, 32, 64}};
+    fmt::print("{:<16} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}\n", "tokens/s", "threads", "PyTorch", "dense",
+               "subspace", "dense m.", "subsp. m.", "of sgemm", "GFLOP/s");
+    for (const auto& shape : shapes) {
+      for (const int threads : {1, 2}) measure(shape, threads);
+      note_thread_gains(shape);
+    }
+    use_threads(1);
+    note_muon_share("muon_share", options_.quick ? shapes[0] : EngineShape{320, 5, 256, 4096}, /*rank=*/8);
+    if (!options_.quick) note_muon_share("muon_share_large", {1024, 4, 256, 4096}, 64);
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    least_["peak_memory_mb"] = static_cast<double>(usage.ru_maxrss) / 1024;
+    fmt::print("\n");
+    for (const auto& [name, value] : least_.items()) fmt::print("{:<24} {:.3f}\n", name, value.get<double>());
+    fmt::print(
+        "Ratios are the least over the shapes with d >= 512; m.: with Muon, else AdamW. of sgemm: useful operations of "
+        "a\n"
+        "dense step over what the model's products alone would do in that time.\n");
+    if (!torch_)
+      fmt::print("{} has no PyTorch (Debian: python3-torch), so nothing is compared with it.\n", options_.python);
+    least_["pytorch"] = torch_ ? Json(*torch_) : Json();
+    least_["rows"] = rows_;
+    if (json) fmt::print("{}\n", least_.dump());
+  }
+
+ private:
+  // Keeps the least value of a field over the shapes that count.
+  void note(const EngineShape& shape, const std::string& name, double value) {
+    if (shape.d < 512 && !options_.quick) return;
+    if (!least_.contains(name) || least_[name].get<double>() > value) least_[name] = value;
+  }
+
+  TokenBatch batch_of(const EngineShape& shape) const {
+    TrainConfig train;
+    train.microbatch = shape.tokens / shape.length;
+    train.seq_len = shape.length;
+    return CorpusBatches(corpus_, train).training(0, 0).take();
+  }
+
+  void measure(const EngineShape& shape, int threads) {
+    use_threads(threads);
+    const auto batch = batch_of(shape);
+    const auto dense = model_of(shape, ModelMode::kDense), subspace = model_of(shape, ModelMode::kSubspace);
+    const auto time = [&](const ModelConfig& model, OptimizerKind kind) {
+      return time_step(model, kind, batch, corpus_.vocab, options_.rounds).total();
+    };
+    const double rate = sgemm_rate(dense, shape, corpus_.vocab, options_.rounds);
+    const double dense_s = time(dense, OptimizerKind::kAdamw), subspace_s = time(subspace, OptimizerKind::kAdamw);
+    const double dense_muon_s = time(dense, OptimizerKind::kMuon),
+                 subspace_muon_s = time(subspace, OptimizerKind::kMuon);
+    const auto torch = pytorch_step(options_.python, dense, shape, corpus_.vocab, threads, options_.rounds);
+    const double share = useful_operations(dense, shape, corpus_.vocab) / dense_s / rate;
+    const auto tokens = static_cast<double>(shape.tokens);
+    const double torch_s = torch ? torch->at("step_s").get<double>() : 0;
+    fmt::print("{:<16} {:>7} {:>9} {:>9.0f} {:>9.0f} {:>9.0f} {:>9.0f} {:>9.2f} {:>10.1f}\n", shape.name(), threads,
+               torch ? fmt::format("{:.0f}", tokens / torch_s) : "-", tokens / dense_s, tokens / subspace_s,
+               tokens / dense_muon_s, tokens / subspace_muon_s, share, rate / 1e9);
+    std::fflush(stdout);
+    rows_.push_back({{"shape", shape.name()},
+                     {"threads", threads},
+                     {"dense_tokens_per_s", tokens / dense_s},
+                     {"subspace_tokens_per_s", tokens / subspace_s},
+                     {"dense_muon_tokens_per_s", tokens / dense_muon_s},
+                     {"subspace_muon_tokens_per_s", tokens / subspace_muon_s},
+                     {"pytorch_tokens_per_s", torch ? Json(tokens / torch_s) : Json()},
+                     {"sgemm_gflops", rate / 1e9},
+                     {"share_of_sgemm", share}});
+    note(shape, fmt::format("share_of_sgemm_{}", threads), share);
+    seconds_[threads] = {dense_s, subspace_s, rate};
+    if (!torch) return;
+    torch_ = torch->at("version").get<std::string>();
+    note(shape, fmt::format("dense_over_pytorch_{}", threads), torch_s / dense_s);
+    note(shape, fmt::format("subspace_over_pytorch_{}", threads), torch_s / subspace_s);
+  }
+
+  // What the second thread gains, over what it gains for the products alone.
+  void note_thread_gains(const EngineShape& shape) {
+    const auto& [dense_1, subspace_1, rate_1] = seconds_[1];
+    const auto& [dense_2, subspace_2, rate_2] = seconds_[2];
+    note(shape, "thread_gain_dense", dense_1 / dense_2 / (rate_2 / rate_1));
+    note(shape, "thread_gain_subspace", subspace_1 / subspace_2 / (rate_2 / rate_1));
+  }
+
+  // The share of Muon's update in a step of a subspace model, on one thread.
+  void note_muon_share(const char* name, const EngineShape& shape, int64_t rank) {
+    auto model = model_of(shape, ModelMode::kSubspace);
+    model.subspace.rank = rank;
+    const auto step = time_step(model, OptimizerKind::kMuon, batch_of(shape), corpus_.vocab, options_.rounds);
+    least_[name] = step.update / step.total();
+  }
+
+  const BenchEngineOptions& options_;
+  const PreparedCorpus corpus_;
+  Json least_ = Json::object(), rows_ = Json::array();
+  std::map<int, std::array<double, 3>> seconds_;  // by threads: a dense step, a subspace step; sgemm's rate
+  std::optional<std::string> torch_;
+};
+
+}  // namespace
+
+void bench_engine(const BenchEngineOptions& options, bool json) { Engine(options).run(json); }
+
+}  // namespace thinpipe
