@@ -28,13 +28,8 @@ def gain():
 
 embedding, head, final_norm = matrix(told["vocab"], d), matrix(told["vocab"], d), gain()
 blocks = [
-    {
-  "attn_norm" : gain(),
-                "qkv" : matrix(3 * d, d),
-                        "out" : matrix(d, d),
-                                "mlp_norm" : gain(),
-                                             "gate_up" : matrix(2 * told["mlp"], d),
-                                                         "down" : matrix(d, told["mlp"])}
+    {"attn_norm": gain(), "qkv": matrix(3 * d, d), "out": matrix(d, d), "mlp_norm": gain(),
+     "gate_up": matrix(2 * told["mlp"], d), "down": matrix(d, told["mlp"])}
     for _ in range(told["blocks"])
 ]
 parameters = [embedding, head, final_norm] + [p for block in blocks for p in block.values()]
@@ -73,12 +68,16 @@ def loss_of(ids, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-try:
-#from PyTorch 2.4 on optimizer =
-    torch.optim.AdamW(parameters, lr = 1e-3, fused = True) except(TypeError, RuntimeError) : optimizer =
-        torch.optim.AdamW(parameters, lr = 1e-3, foreach = True) tokens =
-            torch.randint(told["vocab"], (sequences, length + 1)) least =
-                float("inf") for _ in range(1 + told["rounds"]) : #the first one warms up start =
-                    time.perf_counter() optimizer.zero_grad(set_to_none = True) loss_of(tokens[:, :-1], tokens[:, 1:])
-                        .backward() optimizer.step() least = min(least, time.perf_counter() - start)
-                        print(json.dumps({"step_s" : least, "version" : torch.__version__}))
+try:  # from PyTorch 2.4 on
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+except (TypeError, RuntimeError):
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=True)
+tokens = torch.randint(told["vocab"], (sequences, length + 1))
+least = float("inf")
+for _ in range(1 + told["rounds"]):  # the first one warms up
+    start = time.perf_counter()
+    optimizer.zero_grad(set_to_none=True)
+    loss_of(tokens[:, :-1], tokens[:, 1:]).backward()
+    optimizer.step()
+    least = min(least, time.perf_counter() - start)
+print(json.dumps({"step_s": least, "version": torch.__version__}))
