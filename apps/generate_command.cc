@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/line.h"
 #include "base/result.h"
 #include "commands.h"
 #include "model_argument.h"

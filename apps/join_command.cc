@@ -144,6 +144,13 @@ void join(const JoinArguments& arguments) {
   const auto invite = read_invite(arguments.invite);
   for (const auto& address : arguments.announce) check_address(address).take();
   const auto folder = join_folder(invite.run);
+  const auto lock = lock_folder(folder).take();
+  if (!lock) {
+    throw UserError(fmt::format(
+        "{}: another `thinpipe join` takes part in this run from here; to hold two stages on one machine, give the "
+        "second one a folder of its own with THINPIPE_DATA_DIR",
+        folder.string()));
+  }
   auto access = earlier_access(invite);
   std::optional<JoinLook> seen;
   JoinChecks checks;

@@ -171,6 +171,11 @@ void Fd::reset(int descriptor) {
   descriptor_ = descriptor;
 }
 
+Result<Fd> lock_folder(const std::filesystem::path& folder) {
+  TRY(make_directories(folder));
+  return make_locked(folder, nullptr);
+}
+
 std::filesystem::path data_dir() {
   if (const char* chosen = std::getenv("THINPIPE_DATA_DIR"); chosen != nullptr && *chosen != '\0') return chosen;
   if (const char* xdg = std::getenv("XDG_DATA_HOME"); xdg != nullptr && *xdg != '\0') {

@@ -124,6 +124,10 @@ class AtomicFolder {
   Fd lock_;  // on the hidden folder
 };
 
+// Locks a folder while the descriptor is open, and makes the folder if it is missing. Returns no descriptor if another
+// process has locked it. On a file system without locks everybody gets one.
+Result<Fd> lock_folder(const std::filesystem::path& folder);
+
 // A whole file mapped for reading; the bytes stay valid as long as the object lives. An empty file maps to no bytes.
 class MappedFile {
  public:

@@ -15,6 +15,28 @@ constexpr Duration kPlainEvery = std::chrono::seconds(5);
 
 bool is_control(char character) { return static_cast<unsigned char>(character) < 0x20 || character == 0x7f; }
 
+uint8_t byte_at(std::string_view text, size_t index) { return static_cast<uint8_t>(text[index]); }
+
+bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
+
+// The length of the well-formed character at the start of `text`; 0 if there is none.
+size_t character_length(std::string_view text) {
+  const uint8_t lead = byte_at(text, 0);
+  if (lead < 0x80) return 1;
+  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if (!is_continuation(byte_at(text, i))) return 0;
+  }
+  // The second byte alone shows overlong forms, surrogates and code points above U+10FFFF.
+  const uint8_t second = byte_at(text, 1);
+  if (lead == 0xE0 && second < 0xA0) return 0;
+  if (lead == 0xED && second > 0x9F) return 0;
+  if (lead == 0xF0 && second < 0x90) return 0;
+  if (lead == 0xF4 && second > 0x8F) return 0;
+  return length;
+}
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   // Three rows of the optimal string alignment table: two back for the swap of neighbours.
   std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
@@ -36,8 +58,31 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+size_t valid_utf8_prefix(std::string_view text) {
+  size_t offset = 0;
+  while (offset < text.size()) {
+    const size_t length = character_length(text.substr(offset));
+    if (length == 0) break;
+    offset += length;
+  }
+  return offset;
+}
+
+std::string valid_utf8(std::string_view text) {
+  std::string valid;
+  while (!text.empty()) {
+    const size_t good = valid_utf8_prefix(text);
+    valid += text.substr(0, good);
+    text.remove_prefix(good);
+    if (text.empty()) break;
+    valid += '?';
+    text.remove_prefix(1);
+  }
+  return valid;
+}
+
 std::string one_line(std::string_view text) {
-  std::string line(text.substr(0, kMaxLineBytes));
+  std::string line = valid_utf8(text.substr(0, kMaxLineBytes));
   std::replace_if(line.begin(), line.end(), is_control, ' ');
   return line;
 }

@@ -13,9 +13,15 @@
 
 namespace thinpipe {
 
+// The offset of the first byte that is not part of well-formed UTF-8 (Unicode 15, table 3-7: no surrogates, no overlong
+// forms, nothing above U+10FFFF); text.size() if all of it is valid.
+size_t valid_utf8_prefix(std::string_view text);
+// The text with "?" for every byte that is not part of well-formed UTF-8.
+std::string valid_utf8(std::string_view text);
+
 inline constexpr size_t kMaxLineBytes = 1000;
 
-// Cuts foreign text to kMaxLineBytes and replaces every control character with a space.
+// Cuts foreign text to kMaxLineBytes and replaces every control character with a space. The result is valid UTF-8.
 std::string one_line(std::string_view text);
 
 // The first `most` bytes of foreign text, followed by "..." if it was longer. Control characters become \u000a and the

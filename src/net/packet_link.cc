@@ -125,8 +125,8 @@ Result<std::string> PacketLink::receive(const PacketTag& tag, int64_t basis_vers
 
   auto& packet = node.mapped();
   if (packet.basis_version() != basis_version) {
-    return Error{fmt::format("{}: {} is of basis version {}; this stage is at version {}", place_of(rules_),
-                             to_string(tag), packet.basis_version(), basis_version)};
+    return refuse(Error{fmt::format("{} is of basis version {}; this stage is at version {}", to_string(tag),
+                                    packet.basis_version(), basis_version)});
   }
   return std::move(*packet.mutable_payload());
 }
@@ -160,8 +160,15 @@ PacketMeter PacketLink::meter() const {
   return meter_;
 }
 
-Error PacketLink::refusal(const Error& why) const {
-  return {fmt::format("{}: refused a packet: {}", place_of(rules_), why.message)};
+Error PacketLink::refuse(const Error& why) {
+  Error error{fmt::format("{}: refused a packet: {}", place_of(rules_), why.message)};
+  close(error.message);
+  return error;
+}
+
+bool PacketLink::failed() const {
+  const std::lock_guard lock(mutex_);
+  return failure_.has_value();
 }
 
 // ---- the sender ----

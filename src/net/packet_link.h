@@ -83,7 +83,7 @@ class PacketLink {
   // step, not more than a step ahead, and not received before. Returns an error
   // - if interrupted, even if the packet is there;
   // - if the link has failed before the packet arrived: the link's reason;
-  // - if the packet has another basis version: the packet is dropped, and the link has not failed.
+  // - if the packet has another basis version: this fails the link.
   Result<std::string> receive(const PacketTag& tag, int64_t basis_version);
 
   // Fails the link with this reason, for both ends. Does not wait.
@@ -95,8 +95,11 @@ class PacketLink {
 
   PacketMeter meter() const;
 
-  // The error for a payload from receive() that cannot be used: who sent it, and why it is refused.
-  Error refusal(const Error& why) const;
+  // Fails the link because a payload from receive() cannot be used. The error says who sent it, and why it is refused.
+  Error refuse(const Error& why);
+
+  // True if the link has failed: the other end broke it or sent what is refused, or this end has closed it.
+  bool failed() const;
 
  private:
   struct Interrupt {

@@ -4,12 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <type_traits>
+#include <utility>
 
 #include "base/result.h"
 #include "model/threads.h"
@@ -26,6 +30,40 @@ constexpr uint64_t kEpoch = 1;
 
 }  // namespace
 
+// Lives as long as the pipeline and runs a stage's work. A new thread per step would make a new OpenMP pool each time.
+class StageThread {
+ public:
+  StageThread() : thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+  // One piece of work at a time. It must not throw.
+  void start(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    work_ = std::move(work);
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !work_; });
+  }
+
+ private:
+  void run(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, stop, [&] { return work_ != nullptr; })) {
+      lock.unlock();
+      work_();
+      lock.lock();
+      work_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::function<void()> work_;
+  std::jthread thread_;
+};
+
 InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Batches& batches, const at::Tensor& table,
                                      bool shaped)
     : config_(config) {
@@ -41,13 +79,14 @@ InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Bat
   for (size_t i = 0; i < count; ++i) {
     workers_.push_back(std::make_unique<StageWorker>(config_, vocab, stage_place(config, i), &batches, table));
     workers_[i]->connect(i > 0 ? up_[i - 1].get() : nullptr, i + 1 < count ? down_[i].get() : nullptr);
+    if (i + 1 < count) threads_.push_back(std::make_unique<StageThread>());
   }
 }
 
 InProcessPipeline::~InProcessPipeline() = default;
 
-// Returns work(worker) of every stage. The last stage runs on this thread, the others on new threads; so a pipeline of
-// one stage keeps a single OpenMP pool. The first stage to fail decides the reason that all get.
+// Returns work(worker) of every stage. The last stage runs on this thread, the others on their own. The first stage to
+// fail decides the reason that all get.
 template <class Work>
 auto InProcessPipeline::on_all_stages(const Work& work) {
   using Outcome = std::invoke_result_t<Work, StageWorker&>;
@@ -71,11 +110,9 @@ auto InProcessPipeline::on_all_stages(const Work& work) {
       fail(stage, error.what(), std::current_exception());
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (size_t stage = 0; stage + 1 < workers_.size(); ++stage) threads.emplace_back(run, stage);
-    run(workers_.size() - 1);
-  }
+  for (size_t stage = 0; stage < threads_.size(); ++stage) threads_[stage]->start([&run, stage] { run(stage); });
+  run(workers_.size() - 1);
+  for (const auto& thread : threads_) thread->wait();
   if (fault) std::rethrow_exception(fault);
   if (!failure.empty()) throw UserError(failure);
   return outcomes;

@@ -20,6 +20,7 @@
 namespace thinpipe {
 
 class PacketLink;
+class StageThread;
 class StageWorker;
 
 struct StepResult : CommitRow {
@@ -57,6 +58,7 @@ class InProcessPipeline {
   RunConfig config_;
   std::vector<std::unique_ptr<PacketLink>> down_, up_;  // per cut: the end of the earlier stage, that of the later one
   std::vector<std::unique_ptr<StageWorker>> workers_;
+  std::vector<std::unique_ptr<StageThread>> threads_;  // of all stages but the last
 };
 
 struct TrainingResult {

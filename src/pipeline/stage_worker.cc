@@ -10,7 +10,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/sha256.h"
 #include "boundary/sizes.h"
+#include "model/fill.h"
 #include "model/grassmann.h"
 #include "pipeline/schedule.h"
 #include "pipeline/step.h"
@@ -62,6 +64,9 @@ Result<control::Ready> StageWorker::run_step(uint64_t epoch, int64_t step) {
 Status StageWorker::forward(int64_t m) {
   auto in = TRY(before_ ? receive_activation(PacketKind::kForward, m, config_.train.microbatch)
                         : tokens(batches_->training(step_, m)));
+  if (const auto right = check_tokens(in.batch, m); !right) {
+    return before_ ? previous_->refuse(right.error()) : right.error();
+  }
   if (before_ && !all_finite(in.stream)) report_.set_nonfinite_from_previous(true);
   auto& pass = passes_[m];
   {
@@ -110,7 +115,7 @@ Status StageWorker::exchange_end_of_step() {
       auto& link = up ? *next_ : *previous_;
       const auto message = TRY(receive(link, PacketKind::kEndOfStep, 0));
       const auto taken = from->take_end_of_step(direction, std::as_bytes(std::span(message)));
-      if (!taken) return link.refusal(taken.error());
+      if (!taken) return link.refuse(taken.error());
     }
     if (to != nullptr && to->has_end_of_step(direction, step_))
       TRY(send(up ? *previous_ : *next_, PacketKind::kEndOfStep, 0, to->end_of_step(direction)));
@@ -197,17 +202,25 @@ Result<Activation> StageWorker::tokens(Result<TokenBatch> batch) const {
   return Activation{{batch.value().tokens.to(stage_.options().device())}, {}};
 }
 
+Status StageWorker::check_tokens(const TokenBatch& batch, int64_t microbatch) const {
+  const auto number = static_cast<size_t>(microbatch);
+  if (number >= expected_ids_.size()) return {};
+  const auto tokens = batch.tokens.to(at::kInt).cpu().contiguous();
+  if (sha256_hex(tensor_bytes_of(tokens)) == expected_ids_[number]) return {};
+  return Error{fmt::format("the token ids of microbatch {} are not those of the run's corpus", microbatch)};
+}
+
 Result<Activation> StageWorker::receive_activation(PacketKind kind, int64_t microbatch, int64_t sequences) {
   const auto message = TRY(receive(*previous_, kind, microbatch));
   auto activation = before_->decode(std::as_bytes(std::span(message)), sequences);
-  if (!activation) return previous_->refusal(activation.error());
+  if (!activation) return previous_->refuse(activation.error());
   return activation;
 }
 
 Result<at::Tensor> StageWorker::receive_gradient(int64_t microbatch) {
   const auto message = TRY(receive(*next_, PacketKind::kBackward, microbatch));
   auto gradient = after_->decode_gradient(std::as_bytes(std::span(message)), config_.train.microbatch);
-  if (!gradient) return next_->refusal(gradient.error());
+  if (!gradient) return next_->refuse(gradient.error());
   return gradient;
 }
 

@@ -61,6 +61,9 @@ class StageWorker {
   // The warm-up of 1f1b for the following steps (schedule.h). All stages of a step need the same.
   void set_warmup(std::vector<int64_t> warmup) { warmup_ = std::move(warmup); }
 
+  // ids_sha256() of the next step's microbatches; empty: not checked. A step with other tokens fails.
+  void expect_tokens(std::vector<std::string> hashes) { expected_ids_ = std::move(hashes); }
+
   // Runs step `step` up to its gradients, from the start: discards what an aborted attempt has left. Errors come from a
   // link, a peer or the token source, and leave the weights unchanged.
   Result<control::Ready> run_step(uint64_t epoch, int64_t step);
@@ -105,6 +108,7 @@ class StageWorker {
   control::Ready report();
 
   Result<Activation> tokens(Result<TokenBatch> batch) const;
+  Status check_tokens(const TokenBatch& batch, int64_t microbatch) const;
   Result<Activation> receive_activation(PacketKind kind, int64_t microbatch, int64_t sequences);
   Result<at::Tensor> receive_gradient(int64_t microbatch);
   Result<std::string> receive(PacketLink& link, PacketKind kind, int64_t microbatch);
@@ -117,6 +121,7 @@ class StageWorker {
   const int64_t vocab_;
   StagePlace place_;
   std::vector<int64_t> warmup_;
+  std::vector<std::string> expected_ids_;
   Batches* const batches_;
   Stage stage_;
   Optimizer optimizer_;

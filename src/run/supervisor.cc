@@ -34,7 +34,8 @@ constexpr int kMostRestarts = 10;
 constexpr Duration kFarewell = std::chrono::seconds(2);
 
 // The coordinator's events to show to the person; all events are in the run's store.
-const std::set<std::string> kShownEvents = {"evaluated", "rollback", "skipped", "refused", "paused", "resumed"};
+const std::set<std::string> kShownEvents = {"evaluated", "rollback",    "skipped", "refused",
+                                            "paused",    "turned away", "resumed"};
 
 struct Part {
   std::string name = {};              // "the coordinator", "worker 2"

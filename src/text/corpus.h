@@ -14,10 +14,6 @@
 
 namespace thinpipe {
 
-// The offset of the first byte that is not part of well-formed UTF-8 (Unicode 15, table 3-7: no surrogates, no overlong
-// forms, nothing above U+10FFFF); text.size() if all of it is valid.
-size_t valid_utf8_prefix(std::string_view text);
-
 // The longest piece that cut_length() takes if it finds no line end.
 size_t cut_limit(size_t target);
 

@@ -1,7 +1,8 @@
 #include "text/windows.h"
 
 #include <filesystem>
-#include <span>
+
+#include "base/sha256.h"
 
 namespace thinpipe {
 namespace {
@@ -24,6 +25,10 @@ Result<std::vector<int32_t>> read_windows(const TokenShard& shard, int64_t count
 }
 
 }  // namespace
+
+std::string ids_sha256(std::span<const int32_t> ids) {
+  return sha256_hex({reinterpret_cast<const char*>(ids.data()), ids.size_bytes()});
+}
 
 TokenWindows::TokenWindows(const PreparedCorpus& corpus, const TrainConfig& train)
     : train_(train),

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -13,6 +15,9 @@
 #include "text/shards.h"
 
 namespace thinpipe {
+
+// The hash by which stages check that they were given the run's own tokens: SHA-256 of the ids, four bytes each.
+std::string ids_sha256(std::span<const int32_t> ids);
 
 // Any number of threads may read at once.
 class TokenWindows {

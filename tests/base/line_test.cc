@@ -34,6 +34,16 @@ TEST(Nearest, IsEmptyIfNoWordIsClose) {
   EXPECT_EQ(nearest("", kWords), "");
 }
 
+TEST(OneLine, IsValidUtf8EvenWhereItIsCut) {
+  EXPECT_EQ(one_line("a\nb\x7f\u00e9"), "a b \u00e9");
+  EXPECT_EQ(one_line("a\xff\xc3"), "a??");
+  for (size_t before = kMaxLineBytes - 4; before <= kMaxLineBytes; ++before) {
+    const auto line = one_line(std::string(before, 'x') + "\u20ac\u20ac");  // three bytes each
+    EXPECT_EQ(valid_utf8_prefix(line), line.size()) << before;
+    EXPECT_LE(line.size(), kMaxLineBytes);
+  }
+}
+
 TEST(Escaped, KeepsTextOnOneLineAndCutsIt) {
   EXPECT_EQ(escaped("a\nb\x7f\u00e9\"\\"), "a\\u000ab\\u007f\u00e9\"\\");
   EXPECT_EQ(escaped(std::string_view("\0", 1)), "\\u0000");

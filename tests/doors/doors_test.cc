@@ -5,6 +5,8 @@
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 
+#include <future>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/running_program.h"
@@ -224,6 +226,91 @@ TEST_F(Doors, RefuseAKickedMember) {
                                 tls_channel(member("b-1")), peer_name(peer_));
     return !link.ok() && link.error().message.find("b-1 was removed from the run") != std::string::npos;
   }));
+}
+
+TEST_F(Doors, HolderThatOnlyMakesTrouble_LosesItsPlaceAndTheRunLives) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + test::kPatience);
+  const auto trouble_maker = stub(member("other"));
+  const auto stream = trouble_maker->Attend(&context);
+  control::FromWorker said;
+  said.mutable_hello()->set_protocol(kControlProtocol);
+  said.mutable_hello()->set_peer("other");
+  said.mutable_hello()->set_incarnation("x");
+  said.mutable_hello()->add_data_addresses("127.0.0.1:1");
+  stream->Write(said);
+  control::ToWorker told;
+  int forms = 0;
+  while (stream->Read(&told) && !told.has_refuse()) {
+    control::FromWorker answer;
+    if (told.has_probe()) {
+      answer.mutable_probed()->set_incarnation(told.probe().incarnation());
+      answer.mutable_probed()->set_address(told.probe().addresses(0));
+    } else if (told.has_form()) {
+      ++forms;
+      answer.mutable_trouble()->set_epoch(told.form().epoch());
+      answer.mutable_trouble()->set_reason("no");
+    } else {
+      answer.mutable_heartbeat();
+    }
+    stream->Write(answer);
+  }
+  EXPECT_GE(forms, 2);
+  EXPECT_NE(told.refuse().reason().find("too much trouble, last: "), std::string::npos) << told.refuse().reason();
+  EXPECT_GT(told.refuse().retry_after_s(), 50);
+  (void)stream->Finish();
+  EXPECT_EQ(steer(authority_->member(kOperatorName)), Entry::kIn);
+  EXPECT_TRUE(says("(other) lost its place: too much trouble"));
+}
+
+// Streams without a Hello, and uploads without a first part: four of each may be open.
+TEST_F(Doors, BoundTheCallsThatAMemberKeepsOpen) {
+  const auto line = channel(tls_channel(member("other")));
+  ASSERT_TRUE(line->WaitForConnected(std::chrono::system_clock::now() + test::kPatience));
+  const auto other = control::Coordinator::NewStub(line);
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(10);
+  std::vector<std::future<grpc::StatusCode>> streams, uploads;
+  for (int i = 0; i < 8; ++i) {
+    streams.push_back(std::async(std::launch::async, [&] {
+      grpc::ClientContext context;
+      context.set_deadline(deadline);
+      return other->Attend(&context)->Finish().error_code();
+    }));
+    uploads.push_back(std::async(std::launch::async, [&] {
+      grpc::ClientContext context;
+      context.set_deadline(deadline);
+      control::FileTaken taken;
+      return other->PutFile(&context, &taken)->Finish().error_code();
+    }));
+  }
+  for (auto* calls : {&streams, &uploads}) {
+    std::map<grpc::StatusCode, int> ends;
+    for (auto& call : *calls) ++ends[call.get()];
+    EXPECT_EQ(ends[grpc::StatusCode::RESOURCE_EXHAUSTED], 4);
+    EXPECT_EQ(ends[grpc::StatusCode::DEADLINE_EXCEEDED], 4);
+  }
+  EXPECT_TRUE(says("other has 4 connections already"));
+  EXPECT_TRUE(says("other has 4 uploads under way already"));
+}
+
+TEST_F(Doors, SecondJoinFromOneFolder_IsRefusedAndTheFirstStays) {
+  RunningProgram second(program_, {"join", invite_, "--listen", "127.0.0.1"}, program_ / "a-data");
+  const auto outcome = second.wait();
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.err.find("another `thinpipe join` takes part in this run from here"), std::string::npos)
+      << outcome.err;
+  EXPECT_TRUE(worker_->running()) << worker_->err();
+}
+
+TEST_F(Doors, RefuseALargeJoinBeforeItIsHeld) {
+  const auto stranger = control::Coordinator::NewStub(channel(tls_channel_without_identity(authority_->root.pem)));
+  control::JoinRequest request;
+  request.set_run(run_id_);
+  request.set_padding(std::string(1 << 20, 'x'));
+  grpc::ClientContext context;
+  control::JoinReply reply;
+  const auto status = stranger->Join(&context, request, &reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
 }
 
 TEST_F(Doors, FloodOfStrangers_IsLimitedAndMembersGetIn) {

@@ -1,5 +1,5 @@
-// A host that sends non-finite numbers, garbage or tensors of the wrong size: the log names it, the step is skipped or
-// retried, and the run continues.
+// A host that sends non-finite numbers, garbage, other tokens or tensors of the wrong size: the log names it, the step
+// is skipped or retried, and the run continues.
 #include <gtest/gtest.h>
 
 #include "apps/running_program.h"
@@ -46,7 +46,8 @@ TEST_P(Harm, IsNamedAndTheRunLives) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Harm,
                          ::testing::Values(std::tuple("nan", "sent numbers that are not finite"),
                                            std::tuple("garbage", "refused a frame of kind 5"),
-                                           std::tuple("short", "refused a packet")),
+                                           std::tuple("short", "refused a packet"),
+                                           std::tuple("tokens", "are not those of the run's corpus")),
                          [](const auto& one) { return std::string(std::get<0>(one.param)); });
 
 }  // namespace

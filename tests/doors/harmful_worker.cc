@@ -1,5 +1,5 @@
 // A malicious or broken host: joins by invite like any other, and sends bad data in one step.
-//   harmful_worker INVITE nan|garbage|short STEP
+//   harmful_worker INVITE nan|garbage|short|tokens STEP
 #include <fmt/format.h>
 
 #include <atomic>
@@ -35,6 +35,8 @@ class HarmfulLink final : public Link {
     auto& payload = *frame.mutable_packet()->mutable_payload();
     if (harm_ == "garbage") {
       frame.set_tunnelled("not a packet");
+    } else if (harm_ == "tokens") {
+      payload[8] = static_cast<char>(payload[8] ^ 1);  // the first id, after the lengths of two sequences
     } else if (harm_ == "short") {
       payload.resize(payload.size() - 4);
     } else {

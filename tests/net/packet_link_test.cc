@@ -179,13 +179,15 @@ TEST_F(PacketLinkTest, AfterARefusedFrame_IgnoresTheRest) {
   far.reset();
 }
 
-TEST_F(PacketLinkTest, ChecksTheBasisVersionWhenAPacketIsReceived) {
+TEST_F(PacketLinkTest, PacketOfAnotherBasisVersion_FailsTheLinkWhenItIsReceived) {
   link->enter(kEpoch, kStep);
-  for (int64_t microbatch = 0; microbatch < 2; ++microbatch) peer_sends(forward(kEpoch, kStep, microbatch));
+  peer_sends(forward(kEpoch, kStep, 0));
+  EXPECT_FALSE(link->failed());
   EXPECT_TRUE(fails_with(link->receive(forward(kEpoch, kStep, 0), kBasisVersion + 1),
-                         "boundary 2: the forward packet of epoch 5, step 10, microbatch 0 is of basis version 3; this "
-                         "stage is at version 4"));
-  expect_received(forward(kEpoch, kStep, 1));
+                         "boundary 2: refused a packet: the forward packet of epoch 5, step 10, microbatch 0 is of "
+                         "basis version 3; this stage is at version 4"));
+  EXPECT_TRUE(link->failed());
+  EXPECT_TRUE(closed_with(*peer, "is of basis version 3"));
 }
 
 // Only their number bounds the packets of an epoch that is not entered yet.

@@ -66,6 +66,18 @@ TEST_F(Admissions, EnrolmentCostsAUse_TheSameRequestAgainDoesNot) {
   EXPECT_TRUE(enrol(request_with(made, new_key_pem())).ends_with("is used up: ask for a new one"));
 }
 
+TEST_F(Admissions, KeyThatCameByAnotherInvite_StaysTheSamePeer) {
+  const auto first = invite(), second = invite();
+  const auto key = new_key_pem();
+  auto request = request_with(first, key);
+  const auto peer = enrol(request);
+  request.set_token(second.token);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(enrol(request), peer);
+  EXPECT_EQ(store_.peer_named(peer).take()->invite, store_.invites().take().front().id);
+  EXPECT_FALSE(store_.peer_named("nobody").take());
+  EXPECT_TRUE(enrol(request_with(second, new_key_pem())).starts_with("attic-pc-"));  // its use is left
+}
+
 TEST_F(Admissions, BadRequestCostsNoUse) {
   const auto made = invite();
   auto bad = request_with(made, new_key_pem());

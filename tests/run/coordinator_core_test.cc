@@ -44,11 +44,59 @@ TEST(Coordinator, WaitsForAWorkerPerStageAndExplainsTheSeats) {
 TEST(Coordinator, FreeStage_GoesToTheWorkerThatHoldsItsState) {
   Pair cluster(small_rules());
   cluster.run_to(1);
-  auto stored = cluster.store;
-  stored.roster.clear();
-  SimulatedRun fresh(small_rules(), stored);
-  fresh.apply(fresh.core().message(1, cluster.worker("b").core->connected(), fresh.now));
-  EXPECT_EQ(fresh.events("assigned"), (Texts{"b takes stage 1: it holds its state"}));
+  cluster.disconnect(cluster.b());
+  cluster.pass_time(std::chrono::seconds(11));
+  ASSERT_TRUE(has(cluster.last_event(), "was silent"));
+  cluster.connect(cluster.b());
+  EXPECT_EQ(cluster.events("assigned").back(), "b takes stage 1: it holds its state");
+  cluster.pump();
+  EXPECT_EQ(cluster.b().restores, 1);  // at the beginning
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(Coordinator, ClaimToHoldAState_CountsOnlyFromItsLastHolder) {
+  Pair cluster(small_rules());
+  cluster.run_to(2);
+  const auto claim = *cluster.b().holding();
+  cluster.crash(cluster.b());
+  cluster.pass_time(std::chrono::seconds(11));
+  cluster.add("stranger");
+  auto hello = SimulatedRun::hello_of("stranger", "another process");
+  hello.mutable_hello()->add_data_addresses("stranger:1");
+  *hello.mutable_hello()->mutable_holding() = claim;
+  cluster.say(cluster.worker("stranger"), hello);
+  for (const auto& form : cluster.last_forms()) EXPECT_TRUE(form.restore());  // as the state of stage 1 is lost
+}
+
+TEST(Coordinator, ReturningHolder_GetsItsStageBackFromAWorkerWithoutItsState) {
+  Pair cluster(small_rules());
+  auto& spare = cluster.add("spare");
+  cluster.run_to(3);
+  cluster.disconnect(cluster.a());
+  cluster.disconnect(cluster.b());
+  cluster.pass_time(std::chrono::seconds(11));
+  ASSERT_EQ(cluster.events("assigned").back(), "spare takes stage 0: nobody has it");
+  cluster.connect(cluster.a());  // stage 1 has nobody yet, so the spare has not begun
+  EXPECT_EQ(cluster.events("assigned").back(), "a takes stage 0: it holds its state");
+  cluster.connect(cluster.b());
+  cluster.pump();
+  EXPECT_TRUE(cluster.events("rollback").empty());
+  EXPECT_EQ(cluster.a().restores, 1);
+  EXPECT_EQ(spare.restores, 0);
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(Coordinator, FrozenLongerThanTheLease_EvictsNobody) {
+  Pair cluster(small_rules());
+  cluster.add("spare");
+  cluster.run_to(2);
+  cluster.pass_time(std::chrono::milliseconds(100));
+  cluster.jump_time(std::chrono::minutes(5));
+  EXPECT_TRUE(has(cluster.events("late").back(), "stood still for 300.0 s"));
+  cluster.pump();
+  EXPECT_EQ(cluster.events("assigned").size(), 2u);
+  EXPECT_TRUE(cluster.events("rollback").empty());
+  EXPECT_EQ(cluster.core().committed(), 6);
 }
 
 TEST(Coordinator, Hello_OfAnotherProtocol_IsRefusedWithAdvice) {
@@ -307,7 +355,7 @@ TEST(Coordinator, BadCheckpointFile_CostsItsSenderTheSeatInAnOpenRun_AndEndsARun
     if (open) {
       EXPECT_EQ(cluster.events("aborted").back(),
                 "step 3: stage 1 (b) lost its place: uploaded a checkpoint file that cannot be used: block-001: has no "
-                "tensor 'x'");
+                "tensor 'x'; may come back in 60 s");
     } else {
       EXPECT_EQ(cluster.finished()->reason,
                 "stage 1 (b) uploaded a checkpoint file that cannot be used: block-001: has no tensor 'x'");

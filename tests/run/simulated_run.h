@@ -195,7 +195,16 @@ class SimulatedRun {
     dead_ = dies_after_next_epoch = false;
     start_core();
   }
+  // In steps of a second at most, as the service's ticks come.
   void pass_time(Duration by, bool heartbeats = true) {
+    do {
+      const auto part = std::min<Duration>(by, std::chrono::seconds(1));
+      by -= part;
+      jump_time(part, heartbeats);
+    } while (by > Duration{});
+  }
+  // As if the coordinator stood still meanwhile.
+  void jump_time(Duration by, bool heartbeats = false) {
     now += by;
     control::FromWorker beat;
     beat.mutable_heartbeat();

@@ -328,6 +328,28 @@ TEST_F(WorkerDecides, Refusal_EndsTheWorkerWithTheReason) {
   const auto end = find<End>(core.message(message));
   EXPECT_TRUE(end->failed);
   EXPECT_EQ(end->why, "the coordinator refused: was removed from this run");
+  EXPECT_EQ(end->retry_after, Duration{});
+}
+
+TEST_F(WorkerDecides, RefusalForAWhile_SaysWhenToComeBack) {
+  const auto waits = [&](double retry_after_s) {
+    WorkerCore worker({}, {});
+    control::ToWorker message;
+    message.mutable_refuse()->set_retry_after_s(retry_after_s);
+    return find<End>(worker.message(message))->retry_after;
+  };
+  EXPECT_EQ(waits(60), std::chrono::minutes(1));
+  EXPECT_EQ(waits(1e300), std::chrono::hours(24));  // a broken coordinator
+  for (const double none : {0.0, -1.0, std::nan("")}) EXPECT_EQ(waits(none), Duration{});
+}
+
+TEST_F(WorkerDecides, Trouble_NamesTheNeighboursWhoseLinksFailed) {
+  take_seat();
+  core.message(run_step(1, 0));
+  const auto said = find<Say>(core.done(WorkFailed{.reason = "the link broke", .from_next = true}));
+  ASSERT_TRUE(said);
+  EXPECT_TRUE(said->message.trouble().from_next());
+  EXPECT_FALSE(said->message.trouble().from_previous() || said->message.trouble().fatal());
 }
 
 TEST_F(WorkerDecides, CoordinatorUnreachable_GivesUpAfterTheTimeoutAndNotBefore) {

@@ -10,6 +10,7 @@
 #include <array>
 #include <numeric>
 
+#include "base/line.h"
 #include "support/scratch.h"
 #include "text/text_files.h"
 

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "base/line.h"
 #include "support/draw.h"
 #include "support/scratch.h"
 #include "text/other_tokenizers.h"

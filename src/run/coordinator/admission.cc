@@ -64,7 +64,7 @@ Result<std::string> Admission::free_peer_name(const std::string& wished) {
   if (base.empty()) base = "host";
   while (true) {
     const auto name = fmt::format("{}-{}", base, random_hex(3));
-    const bool taken = TRY(store_.has_peer(name));
+    const auto taken = TRY(store_.peer_named(name));
     if (!taken) return name;
   }
 }
@@ -72,12 +72,8 @@ Result<std::string> Admission::free_peer_name(const std::string& wished) {
 Result<Admission::Enrolled> Admission::enrol(const InviteRecord& invite, const control::JoinRequest& request) {
   const auto key_hash = sha256_hex(request.certificate_request());
   const auto known = TRY(store_.peer_with_key(key_hash));
-  std::string peer;
-  if (known && known->invite == invite.id) {
-    peer = known->peer;
-  } else {
-    peer = TRY(free_peer_name(request.name()));
-  }
+  // One key is one peer, also if it comes with another invite.
+  const auto peer = known ? known->peer : TRY(free_peer_name(request.name()));
   // The certificate comes first: a bad request must not cost a use.
   const auto certificate = TRY(authority_.issue(request.certificate_request(), peer_name(peer)));
   if (!known) TRY(store_.enrol({peer, invite.id, key_hash}));

@@ -30,8 +30,8 @@ class Admission {
   struct Enrolled {
     std::string peer, certificate_pem;
   };
-  // Trades a use of the invite for a certificate. A repeated request with the same key gets one for the same peer and
-  // costs no use: the first answer may have been lost.
+  // Trades a use of the invite for a certificate. A repeated request with the same key, with any invite, gets one for
+  // the same peer and costs no use: the first answer may have been lost.
   Result<Enrolled> enrol(const InviteRecord& invite, const control::JoinRequest& request);
 
   Result<control::InviteReply> manage(const control::InviteRequest& request, const std::vector<std::string>& addresses,

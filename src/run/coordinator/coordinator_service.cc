@@ -25,6 +25,12 @@ constexpr size_t kChunkBytes = 256 << 10;
 constexpr auto kCallFarewell = std::chrono::seconds(2);
 constexpr uint32_t kMaxPadding = 1 << 20;
 constexpr int64_t kMostEvents = 200;  // in one answer
+// Per peer. A worker has one of each; an old one may not have ended yet.
+constexpr int64_t kMostSessions = 4, kMostUploads = 4;
+constexpr auto kHelloPatience = std::chrono::seconds(20);
+constexpr auto kUploadPatience = std::chrono::minutes(1);  // between two parts
+// A worker sends a few messages per step. More than this many per second have to wait.
+constexpr int64_t kMessagesPerSecond = 200;
 
 template <class... Cases>
 struct EffectCases : Cases... {
@@ -35,6 +41,33 @@ EffectCases(Cases...) -> EffectCases<Cases...>;  // clang before 17 needs it
 
 grpc::Status denial(const Error& error) { return {grpc::StatusCode::PERMISSION_DENIED, error.message}; }
 grpc::Status refusal(const std::string& reason) { return {grpc::StatusCode::FAILED_PRECONDITION, reason}; }
+
+grpc::Status exhausted(const Error& error) { return {grpc::StatusCode::RESOURCE_EXHAUSTED, error.message}; }
+
+// How many calls of this kind the peer has open.
+template <class Calls>
+int64_t count_of(const Calls& calls, const std::string& peer) {
+  return std::count_if(calls.begin(), calls.end(), [&](const auto& call) { return call.second.peer == peer; });
+}
+
+// Slows a stream of messages down to kMessagesPerSecond, by letting its reader wait.
+class Pace {
+ public:
+  explicit Pace(const Clock& clock) : clock_(clock), second_(clock.now()) {}
+
+  void note_message() {
+    if (++count_ < kMessagesPerSecond) return;
+    const auto next = second_ + std::chrono::seconds(1);
+    if (const auto now = clock_.now(); now < next) std::this_thread::sleep_for(next - now);
+    second_ = clock_.now();
+    count_ = 0;
+  }
+
+ private:
+  const Clock& clock_;
+  TimePoint second_;
+  int64_t count_ = 0;
+};
 
 WallTime wall_now() { return WallTime::clock::now(); }
 
@@ -177,6 +210,19 @@ Status CoordinatorService::remember_port(int port) {
 void CoordinatorService::tick() {
   const std::lock_guard lock(mutex_);
   apply(core_->tick(clock_.now()));
+  end_idle_calls();
+}
+
+void CoordinatorService::end_idle_calls() {
+  const auto now = clock_.now();
+  for (auto& [id, session] : sessions_) {
+    if (!session.said_hello && now - session.opened > kHelloPatience) session.closed = true;
+  }
+  changed_.notify_all();
+  for (const auto& [number, upload] : uploads_) {
+    const bool named = !upload.file.unit().empty();
+    if (now - upload.moved > kUploadPatience || (named && !core_->wants(upload.file))) upload.context->TryCancel();
+  }
 }
 
 void CoordinatorService::stop_after_checkpoint() {
@@ -211,8 +257,7 @@ void CoordinatorService::announce(std::vector<std::string> addresses) {
 // ---- the door: a certificate proves a name; the roster says what the name may do ----
 
 Error CoordinatorService::refused(const Visit& visit, const std::string& reason) {
-  const auto text = fmt::format("{} from {}: {}", visit.call, visit.caller.address, reason);
-  if (const auto line = door_refusals_.note(text, clock_.now())) apply({LogEvent{"refused", *line}});
+  apply({LogEvent{"refused", fmt::format("{} from {}: {}", visit.call, visit.caller.address, reason)}});
   return Error{reason};
 }
 
@@ -282,14 +327,22 @@ grpc::Status CoordinatorService::Attend(grpc::ServerContext* context, Stream* st
   std::unique_lock lock(mutex_);
   const auto peer = peer_of(visit);
   if (!peer) return denial(peer.error());
+  if (count_of(sessions_, peer.value()) >= kMostSessions) {
+    return exhausted(refused(visit, fmt::format("{} has {} connections already", peer.value(), kMostSessions)));
+  }
   const SessionId id = next_session_++;
   auto& session = sessions_[id];
+  session.peer = peer.value();
+  session.opened = clock_.now();
   session.context = context;
   lock.unlock();
   std::thread writer([&] { write_messages(session, *stream); });
+  Pace pace(clock_);
   control::FromWorker message;
   while (stream->Read(&message)) {
+    pace.note_message();
     const std::lock_guard handling(mutex_);
+    session.said_hello = session.said_hello || message.has_hello();
     if (!session.closed) hear(id, visit, peer.value(), message);
   }
   lock.lock();
@@ -346,39 +399,59 @@ grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::Ser
   std::unique_lock lock(mutex_);
   const auto peer = peer_of(visit);
   if (!peer) return denial(peer.error());
+  if (count_of(uploads_, peer.value()) >= kMostUploads) {
+    return exhausted(refused(visit, fmt::format("{} has {} uploads under way already", peer.value(), kMostUploads)));
+  }
+  const int64_t number = next_upload_++;
+  uploads_[number] = {peer.value(), {}, clock_.now(), context};
   lock.unlock();
   control::FilePart part;
-  if (!reader->Read(&part) || !part.has_file()) return refusal("a file's first part must name it");
-  if (part.run() != identity_.run) return other_run(part.run());
-  const auto file = part.file();
+  grpc::Status status = refusal("a file's first part must name it");
+  if (reader->Read(&part) && part.has_file()) {
+    status = part.run() == identity_.run ? receive_file(visit, number, part, *reader) : other_run(part.run());
+  }
   lock.lock();
-  if (!core_->saves_unit(peer.value(), file.unit())) {
-    return denial(refused(visit, fmt::format("{} does not save '{}'", peer.value(), one_line(file.unit()))));
+  uploads_.erase(number);
+  return status;
+}
+
+grpc::Status CoordinatorService::receive_file(const Visit& visit, int64_t upload, const control::FilePart& first,
+                                              grpc::ServerReader<control::FilePart>& reader) {
+  std::unique_lock lock(mutex_);
+  const auto peer = uploads_.at(upload).peer;
+  const auto file = first.file();
+  if (!core_->saves_unit(peer, file.unit())) {
+    return denial(refused(visit, fmt::format("{} does not save '{}'", peer, one_line(file.unit()))));
   }
   if (!core_->wants(file)) return grpc::Status::OK;  // too late: nothing is taken, and there is no need to try again
+  uploads_.at(upload).file = file;
   const uint64_t most = most_unit_bytes(identity_.config, identity_.vocab, file.unit());
   if (file.bytes() > most) {
     const auto why = fmt::format("{}: {} bytes, and it has at most {}", file.unit(), file.bytes(), most);
-    apply(core_->file_refused(peer.value(), why, clock_.now()));
+    apply(core_->file_refused(peer, why, clock_.now()));
     return refusal(why);
   }
   lock.unlock();
   auto incoming =
       checkpoints_.receive_file({file.step(), file.generation()}, {file.unit(), file.bytes(), file.sha256()});
   if (!incoming) return refusal(incoming.error().message);
+  auto part = first;
   do {
     if (const auto status = incoming.value().append(part.data()); !status) return refusal(status.error().message);
-  } while (reader->Read(&part));
+    lock.lock();
+    uploads_.at(upload).moved = clock_.now();
+    lock.unlock();
+  } while (reader.Read(&part));
   const auto arrived = incoming.value().check();
   if (!arrived) return refusal(arrived.error().message);
   if (const auto status = check_content(arrived.value(), file); !status) {
     lock.lock();
-    apply(core_->file_refused(peer.value(), status.error().message, clock_.now()));
+    apply(core_->file_refused(peer, status.error().message, clock_.now()));
     return refusal(status.error().message);
   }
   // The caller may have lost its seat while it was sending.
   lock.lock();
-  if (!core_->saves_unit(peer.value(), file.unit()) || !core_->wants(file)) return grpc::Status::OK;
+  if (!core_->saves_unit(peer, file.unit()) || !core_->wants(file)) return grpc::Status::OK;
   if (const auto status = incoming.value().finish(); !status) return refusal(status.error().message);
   apply(core_->file_arrived(file, clock_.now()));
   return grpc::Status::OK;
@@ -389,7 +462,10 @@ Status CoordinatorService::check_content(const std::filesystem::path& path, cons
   if (!opened) return Error{fmt::format("{}: it is not a safetensors file", file.unit())};
   const auto status = check_unit_file(identity_.config, identity_.vocab, file.unit(), file.step(), opened.value());
   if (!status) return Error{fmt::format("{}: {}", file.unit(), status.error().message)};
-  return {};
+  const auto version = TRY(basis_version_of(opened.value()));
+  if (version == file.basis_version()) return {};
+  return Error{
+      fmt::format("{}: has basis version {}, was announced with {}", file.unit(), version, file.basis_version())};
 }
 
 grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const control::FileRequest* request,
@@ -466,13 +542,30 @@ grpc::Status CoordinatorService::Control(grpc::ServerContext* context, const con
   }
   const auto& peer = request->peer();
   if (!is_peer_id(peer)) return refusal(fmt::format("'{}' is no worker's name; `thinpipe status` shows them", peer));
-  const bool known = core_->is_member(peer) || store_.has_peer(peer).take();
+  const auto invite = invite_of(peer);
+  const bool known = core_->is_member(peer) || !invite.empty();
   apply(core_->kick(peer, clock_.now()));
-  reply->set_said(known ? fmt::format("{} was removed from the run", peer)
+  reply->set_said(known ? fmt::format("{} was removed from the run{}", peer, invite)
                         : fmt::format("nobody called {} has taken part; the name is shut out from now on (`thinpipe "
                                       "status` shows who is here)",
                                       peer));
   return grpc::Status::OK;
+}
+
+// "; it came by invite 1a2b, ...", for the answer to kick. Empty if the peer came without an invite.
+std::string CoordinatorService::invite_of(const std::string& peer) {
+  const auto row = store_.peer_named(peer);
+  if (!row || !row.value()) return "";
+  const auto invites = store_.invites();
+  if (!invites) return "";
+  for (const auto& invite : invites.value()) {
+    if (invite.id != row.value()->invite) continue;
+    const auto came = fmt::format("; it came by invite {}", invite.id);
+    if (!may_use(invite, wall_now()).ok()) return came + ", which nobody can use any more";
+    return fmt::format("{}, which lets in {} more: `thinpipe invite --revoke {}` closes it", came, invite.uses_left,
+                       invite.id);
+  }
+  return "";
 }
 
 void CoordinatorService::describe_run(control::RunDescription& run) const {
@@ -566,9 +659,7 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
   };
   return std::visit(
       EffectCases{
-          [&](const SendTo& send) {
-            return session(send.session, [&](Session& one) { one.queue.push_back(send.message); });
-          },
+          [&](const SendTo& one) { return send(one.session, one.message); },
           [&](const CloseSession& close) { return session(close.session, [](Session& one) { one.closed = true; }); },
           [&](const PersistEpoch& epoch) -> Status {
             TRY(store_.set_epoch(epoch));
@@ -594,8 +685,11 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
             return Status();
           },
           [&](const LogEvent& event) {
-            log_info("{}: {}", event.kind, event.text);
-            return store_.add_event(event.kind, event.text);
+            const auto line =
+                event.kind == "refused" ? door_refusals_.note(event.text, clock_.now()) : std::optional(event.text);
+            if (!line) return Status();
+            log_info("{}: {}", event.kind, *line);
+            return store_.add_event(event.kind, *line);
           },
           [&](const Finish& finish) {
             end_ = finish;
@@ -603,6 +697,26 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
           },
       },
       effect);
+}
+
+Status CoordinatorService::send(SessionId id, control::ToWorker message) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return {};
+  if (message.has_run_step()) {
+    const int64_t step = message.run_step().step();
+    if (hashed_step_ != step) {
+      std::vector<std::string> hashes;
+      for (int64_t i = 0; i < identity_.config.train.microbatches; ++i) {
+        const auto ids = TRY(windows_.training(step, i));
+        hashes.push_back(ids_sha256(ids));
+      }
+      ids_sha256_ = std::move(hashes);
+      hashed_step_ = step;
+    }
+    for (const auto& hash : ids_sha256_) message.mutable_run_step()->add_ids_sha256(hash);
+  }
+  found->second.queue.push_back(std::move(message));
+  return {};
 }
 
 // Writes the cuts into the run's config, as if a person had set them.

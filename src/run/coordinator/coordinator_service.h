@@ -98,10 +98,20 @@ class CoordinatorService final : public control::Coordinator::Service {
  private:
   // One open Attend stream.
   struct Session {
+    std::string peer;
+    TimePoint opened{};
+    bool said_hello = false;
     grpc::ServerContext* context = nullptr;
     std::deque<control::ToWorker> queue;
     bool closed = false;   // ignores everything that still comes
     bool hung_up = false;  // by the worker
+  };
+  // A file that is being uploaded.
+  struct Upload {
+    std::string peer;
+    control::StateFile file;
+    TimePoint moved{};  // when its last part came
+    grpc::ServerContext* context = nullptr;
   };
   // A caller and the call that they make.
   struct Visit {
@@ -122,10 +132,15 @@ class CoordinatorService final : public control::Coordinator::Service {
 
   // With the mutex held.
   void hear(SessionId id, const Visit& visit, const std::string& peer, const control::FromWorker& message);
+  // Ends streams without a Hello and uploads that stand still or that nobody waits for.
+  void end_idle_calls();
+  std::string invite_of(const std::string& peer);
   void apply(Effects effects);
   Status carry_out(const Effect& effect, Effects& more);
   Status keep_cuts(const std::vector<int64_t>& cuts);
   Status write_manifest(const WriteManifest& manifest);
+  // Queues the message; adds the hashes of the step's tokens, which the core does not know, to RunStep.
+  Status send(SessionId session, control::ToWorker message);
 
   RunRules make_rules() const;
   Status read_checkpoints(StoredRun& stored);
@@ -134,6 +149,8 @@ class CoordinatorService final : public control::Coordinator::Service {
   void describe_run(control::RunDescription& run) const;
   void describe_offer(const control::JoinRequest& request, WallTime now, control::JoinReply& reply) const;
   bool has_windows(const control::WindowsRequest& request) const;
+  grpc::Status receive_file(const Visit& visit, int64_t upload, const control::FilePart& first,
+                            grpc::ServerReader<control::FilePart>& reader);
   // Whether an uploaded file is the state of its unit.
   Status check_content(const std::filesystem::path& path, const control::StateFile& file) const;
 
@@ -154,6 +171,10 @@ class CoordinatorService final : public control::Coordinator::Service {
   std::optional<CoordinatorCore> core_;
   std::map<SessionId, Session> sessions_;
   SessionId next_session_ = 0;
+  std::map<int64_t, Upload> uploads_;
+  int64_t next_upload_ = 0;
+  int64_t hashed_step_ = -1;
+  std::vector<std::string> ids_sha256_;  // of its microbatches
   std::optional<Finish> end_;
   TunnelService tunnels_;
 };

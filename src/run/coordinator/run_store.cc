@@ -275,17 +275,19 @@ Status RunStore::enrol(const PeerRow& peer) {
 }
 
 Result<std::optional<PeerRow>> RunStore::peer_with_key(const std::string& request_sha256) const {
-  const auto found =
-      TRY(select(path_, database_, "SELECT peer, invite, request_sha256 FROM peers WHERE request_sha256 = ?",
-                 {request_sha256}, [](const Statement& row) {
-                   return PeerRow{row.text(0), row.text(1), row.text(2)};
-                 }));
-  return found.empty() ? std::optional<PeerRow>() : found.front();
+  return peer_where("request_sha256 = ?", request_sha256);
 }
 
-Result<bool> RunStore::has_peer(const std::string& peer) const {
-  const auto found = TRY(select(path_, database_, "SELECT peer FROM peers WHERE peer = ?", {peer}, first_text));
-  return !found.empty();
+Result<std::optional<PeerRow>> RunStore::peer_named(const std::string& peer) const {
+  return peer_where("peer = ?", peer);
+}
+
+Result<std::optional<PeerRow>> RunStore::peer_where(const std::string& condition, const std::string& value) const {
+  const auto text = "SELECT peer, invite, request_sha256 FROM peers WHERE " + condition;
+  const auto found = TRY(select(path_, database_, text.c_str(), {value}, [](const Statement& row) {
+    return PeerRow{row.text(0), row.text(1), row.text(2)};
+  }));
+  return found.empty() ? std::optional<PeerRow>() : found.front();
 }
 
 Status RunStore::revoke_peer(const std::string& peer) {

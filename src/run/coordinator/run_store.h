@@ -65,7 +65,7 @@ class RunStore {
   Status enrol(const PeerRow& peer);
   // Returns the peer that has enrolled with that request before.
   Result<std::optional<PeerRow>> peer_with_key(const std::string& request_sha256) const;
-  Result<bool> has_peer(const std::string& peer) const;
+  Result<std::optional<PeerRow>> peer_named(const std::string& peer) const;
   Status revoke_peer(const std::string& peer);
 
   Status add_event(const std::string& kind, const std::string& text);
@@ -76,6 +76,7 @@ class RunStore {
   RunStore(std::filesystem::path path, sqlite3* database) : path_(std::move(path)), database_(database) {}
 
   Status in_transaction(const std::function<Status()>& change);
+  Result<std::optional<PeerRow>> peer_where(const std::string& condition, const std::string& value) const;
 
   std::filesystem::path path_;
   sqlite3* database_;

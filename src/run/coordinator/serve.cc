@@ -30,6 +30,12 @@ namespace {
 
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kServeFarewell = std::chrono::seconds(10);
+constexpr int kMostMessageBytes = 320 << 10;  // a part of a file has 256 KiB
+constexpr size_t kMostHeldBytes = 128 << 20;
+constexpr int kMostThreads = 1024;
+constexpr int kMostStreamsPerConnection = 64;
+constexpr int kHandshakeMs = 10'000;
+constexpr int kIdleMs = 60'000;  // for connections without a call
 
 // Returns the stored value of that name; stores `first` if there is none yet.
 std::string lasting(RunStore& store, const std::string& name, const std::string& first) {
@@ -57,6 +63,12 @@ std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Id
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  // Anybody may knock: bounds what callers can make this process hold.
+  builder.SetMaxReceiveMessageSize(kMostMessageBytes);
+  builder.SetResourceQuota(grpc::ResourceQuota("door").Resize(kMostHeldBytes).SetMaxThreads(kMostThreads));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   const auto credentials = tls_server(identity, false);
   for (auto& place : places) builder.AddListeningPort(to_string(place), credentials, &place.port);
   builder.RegisterService(&service);

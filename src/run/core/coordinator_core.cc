@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <utility>
 
@@ -23,6 +24,16 @@ control::ToWorker to_worker(const CommitRow& row) {
   return message;
 }
 
+// A claim to hold a seat's state counts only from the peer that had it last.
+bool is_believed(const Roster& roster, const Steps& steps, const Member& member) {
+  const Seat seat{member.holding->seat().stage(), member.holding->seat().replica()};
+  const auto last = roster.last_holders.find(seat);
+  return last != roster.last_holders.end() && last->second == member.peer && keeps_state(steps, member.holding, seat);
+}
+
+// The service ticks many times a second.
+constexpr Duration kLongestGap = std::chrono::seconds(1);
+
 bool contains(const std::vector<std::string>& units, const std::string& unit) {
   return std::find(units.begin(), units.end(), unit) != units.end();
 }
@@ -40,6 +51,7 @@ CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now
   // The holder of a seat may be alive and on its way back: nobody else gets the seat while the lease lasts.
   for (size_t i = 0; stored.roster.size() == seats_.size() && i < seats_.size(); ++i) {
     roster_.members[stored.roster[i]] = Member{.peer = stored.roster[i], .heard = now, .seat = seats_[i]};
+    roster_.last_holders[seats_[i]] = stored.roster[i];
   }
   if (steps_.last_commit) steps_.basis_version = steps_.last_commit->basis_version;
   const int64_t every = rules_.config.checkpoint.every;
@@ -65,7 +77,10 @@ Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
     if (member->leaving) {
       release_leavers();
     } else if (member->seat && !done()) {
+      const bool broke_epoch = phase_ != Phase::kGathering;
+      const auto peer = member->peer;
       abort(fmt::format("{} lost its connection", name_of(*member)));
+      if (broke_epoch) blame({peer}, "lost its connection", now);
     } else {
       remove(member->peer);
     }
@@ -74,6 +89,13 @@ Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
 }
 
 Effects CoordinatorCore::tick(TimePoint now) {
+  if (last_tick_ && now - *last_tick_ > kLongestGap) {
+    // This process stood still. What the members said in the meantime waits to be read: nobody was silent.
+    const Duration gap = now - *last_tick_;
+    for (auto& [peer, member] : roster_.members) member.heard = std::min(now, member.heard + gap);
+    log("late", fmt::format("the coordinator stood still for {:.1f} s; leases last longer by as much", seconds(gap)));
+  }
+  last_tick_ = now;
   drop_silent(now);
   // Asks relayed neighbours again; a better path is used after the step.
   if (phase_ == Phase::kRunning || phase_ == Phase::kEvaluating) (void)better_path_known(now);
@@ -81,9 +103,23 @@ Effects CoordinatorCore::tick(TimePoint now) {
 }
 
 Effects CoordinatorCore::file_arrived(const control::StateFile& file, TimePoint now) {
-  if (auto manifest = take_file(saving_, file, steps_.generation, rules_.config.model)) {
+  auto manifest = take_file(saving_, file, steps_.generation, rules_.config.model);
+  if (!manifest) return advance(now);
+  std::vector<std::string> bases;
+  for (const auto& one : manifest->files) bases.push_back(fmt::format("{} {}", one.basis_version(), one.basis_hash()));
+  const auto odd = disagreeing(bases);
+  if (odd.empty() || !rules_.open) {
     out_.push_back(*std::move(manifest));
+    return advance(now);
   }
+  give_up_saving(saving_, /*ask_again=*/true);
+  std::vector<std::string> peers;
+  for (const auto& [peer, member] : roster_.members) {
+    if (std::any_of(odd.begin(), odd.end(), [&](size_t i) { return saves_unit(peer, manifest->files[i].unit()); })) {
+      peers.push_back(peer);
+    }
+  }
+  send_away(peers, "neighbours saved different bases", now);
   return advance(now);
 }
 
@@ -95,7 +131,7 @@ Effects CoordinatorCore::file_refused(const std::string& peer, const std::string
     if (!rules_.open) {
       finish(true, fmt::format("{} {}", name_of(found->second), what));
     } else {
-      expel(found->second, what);
+      send_away({peer}, what, now);
     }
   }
   return advance(now);
@@ -159,7 +195,15 @@ Effects CoordinatorCore::fail(const std::string& reason) {
 // ---- messages from workers ----
 
 void CoordinatorCore::hello(SessionId session, const control::Hello& hello, TimePoint now) {
-  if (const auto reason = why_refused(roster_, hello)) return refuse(session, hello.peer(), *reason);
+  const auto turn_away = [&](const std::string& reason, Duration retry_after = {}) {
+    refuse(session, hello.peer(), reason, retry_after);
+    out_.push_back(CloseSession{session, reason});
+  };
+  if (const auto reason = why_refused(roster_, hello)) return turn_away(*reason);
+  if (rules_.open && !count_hello(blame_, hello.peer(), now)) send_away({hello.peer()}, "connects too often", now);
+  if (const auto away = time_away(blame_, hello.peer(), now)) {
+    return turn_away(fmt::format("was sent away; may come back in {:.0f} s", std::ceil(seconds(*away))), *away);
+  }
   if (done()) return out_.push_back(SendTo{session, stop_message(why_)});
   auto& member = roster_.members[hello.peer()];
   const bool is_back = member.incarnation == hello.incarnation();
@@ -176,9 +220,13 @@ void CoordinatorCore::hello(SessionId session, const control::Hello& hello, Time
     member.holding->set_applied(steps_.committed);
     log("in doubt", fmt::format("{}: step {} was committed", member.peer, steps_.committed));
   }
+  if (member.holding && !is_believed(roster_, steps_, member)) member.holding.reset();
   log("joined", fmt::format("{} {} from {}", member.peer, is_back ? "is back" : "joined",
                             member.addresses.empty() ? "a place that cannot be dialled" : member.addresses.front()));
-  if (member.seat && phase_ != Phase::kGathering) abort(fmt::format("{} connected again", name_of(member)));
+  if (member.seat && phase_ != Phase::kGathering) {
+    abort(fmt::format("{} connected again", name_of(member)));
+    blame({hello.peer()}, "connected again", now);
+  }
 }
 
 // Ignores reports that do not fit the epoch and the step: they are late or repeated.
@@ -189,7 +237,7 @@ void CoordinatorCore::hear(Member& member, const control::FromWorker& message, T
   if (message.has_formed()) {
     formed(member, message.formed());
   } else if (message.has_ready() && fits(message.ready(), Phase::kRunning)) {
-    steps_.ready[*member.seat] = message.ready();
+    ready(member, message.ready(), now);
   } else if (message.has_evaluated() && fits(message.evaluated(), Phase::kEvaluating)) {
     steps_.evaluated[*member.seat] = message.evaluated().loss_sum();
   } else if (message.has_trouble()) {
@@ -198,7 +246,7 @@ void CoordinatorCore::hear(Member& member, const control::FromWorker& message, T
     const auto* other = of_process(roster_, message.probed().incarnation());
     if (other != nullptr) note_probed(paths_, member, *other, message.probed());
   } else if (message.has_refused()) {
-    log("refused", fmt::format("{} turned somebody away: {}", member.peer, message.refused().reason()));
+    log("turned away", fmt::format("{} turned somebody away: {}", member.peer, message.refused().reason()));
   } else if (message.has_leave() && !member.leaving) {
     member.leaving = true;
     log("leaving", fmt::format("{} wants to leave", member.peer));
@@ -215,11 +263,26 @@ void CoordinatorCore::formed(Member& member, const control::Formed& formed) {
   }
   if (!steps_.formed.insert(*member.seat).second) return;
   member.holding = holding_of(steps_, rules_, *member.seat);
+  roster_.last_holders[*member.seat] = member.peer;
+}
+
+void CoordinatorCore::ready(Member& member, const control::Ready& ready, TimePoint now) {
+  const auto problem = why_impossible(ready);
+  if (!problem) {
+    steps_.ready[*member.seat] = ready;
+  } else if (rules_.open) {
+    send_away({member.peer}, *problem, now);
+  } else {
+    finish(true, fmt::format("{} {}", name_of(member), *problem));
+  }
 }
 
 void CoordinatorCore::trouble(Member& member, const control::Trouble& trouble, TimePoint now) {
   const auto what = fmt::format("{}: {}", name_of(member), trouble.reason());
-  if (trouble.fatal() && rules_.open) return expel(member, trouble.reason());
+  if (trouble.fatal() && rules_.open) {
+    (void)thinpipe::send_away(blame_, member.peer, now);
+    return expel(member, trouble.reason());
+  }
   if (trouble.fatal()) return finish(true, what);
   if (!member.seat || trouble.epoch() != steps_.epoch || phase_ == Phase::kGathering || done()) return;
   if (phase_ == Phase::kForming) {  // a path that worked may be gone
@@ -229,8 +292,15 @@ void CoordinatorCore::trouble(Member& member, const control::Trouble& trouble, T
       }
     }
   }
-  if (const auto why = count_failure(steps_, rules_, what, now)) return finish(true, *why);
+  const auto too_often = count_failure(steps_, rules_, what, now);
+  if (too_often && !rules_.open) return finish(true, *too_often);
+  std::vector<std::string> suspects{member.peer};
+  for (const auto& [peer, other] : roster_.members) {
+    const int64_t side = other.seat ? other.seat->stage - member.seat->stage : 0;
+    if ((side == -1 && trouble.from_previous()) || (side == 1 && trouble.from_next())) suspects.push_back(peer);
+  }
   abort(what);
+  blame(suspects, what, now);
 }
 
 // ---- members that go ----
@@ -254,12 +324,27 @@ void CoordinatorCore::release_leavers() {
   }
 }
 
+void CoordinatorCore::blame(const std::vector<std::string>& peers, const std::string& reason, TimePoint now) {
+  if (!rules_.open || done()) return;
+  const auto over = count_fault(blame_, peers, rules_.config.cluster.max_failures);
+  send_away(over, fmt::format("too much trouble, last: {}", reason), now);
+}
+
+void CoordinatorCore::send_away(const std::vector<std::string>& peers, const std::string& reason, TimePoint now) {
+  for (const auto& peer : peers) {
+    const auto time = thinpipe::send_away(blame_, peer, now);
+    const auto found = roster_.members.find(peer);
+    if (found == roster_.members.end()) continue;
+    expel(found->second, fmt::format("{}; may come back in {:.0f} s", reason, seconds(time)), time);
+  }
+}
+
 // Takes the member's place away and tells it why. The stage waits for somebody else.
-void CoordinatorCore::expel(const Member& member, const std::string& reason) {
+void CoordinatorCore::expel(const Member& member, const std::string& reason, Duration retry_after) {
   const auto who = name_of(member);
   const bool held_seat = member.seat.has_value();
   if (member.session) {
-    refuse(*member.session, who, reason);
+    refuse(*member.session, who, reason, retry_after);
     out_.push_back(CloseSession{*member.session, reason});
   }
   remove(std::string(member.peer));
@@ -319,6 +404,10 @@ void CoordinatorCore::give_seats() {
     rules_.config.pipeline.auto_cuts = false;
     out_.push_back(PersistCuts{seating.cuts});
     log("placed", seating.why);
+  }
+  for (const auto& peer : seating.displaced) {
+    roster_.members.at(peer).seat.reset();
+    log("displaced", fmt::format("{} gives its stage back to the worker that holds its state", peer));
   }
   for (const auto& [peer, seat, why] : seating.given) {
     roster_.members.at(peer).seat = seat;
@@ -395,8 +484,22 @@ void CoordinatorCore::act_when_idle(TimePoint now) {
 
 void CoordinatorCore::commit(TimePoint now) {
   const auto present = crew();
-  std::vector<std::string> names;
-  for (const auto* member : present) names.push_back(name_of(*member));
+  std::vector<std::string> names, peers, bases;
+  for (const auto* member : present) {
+    names.push_back(name_of(*member));
+    peers.push_back(member->peer);
+    bases.push_back(steps_.ready.at(*member->seat).basis_hash());
+  }
+  const auto pick = [&](const std::vector<size_t>& stages) {
+    std::vector<std::string> picked;
+    for (const size_t stage : stages) picked.push_back(peers[stage]);
+    return picked;
+  };
+  if (const auto odd = disagreeing(bases); rules_.open && !odd.empty()) {
+    abort("neighbours disagree on the next basis");
+    return send_away(pick(odd), "disagrees with a neighbour on the next basis", now);
+  }
+  const auto behind = behind_nonfinite(steps_);
   const auto committed = commit_step(steps_, rules_, names, now - start_);
   if (!committed) return finish(true, committed.error().message);
   const auto& row = committed.value();
@@ -406,8 +509,15 @@ void CoordinatorCore::commit(TimePoint now) {
   const int64_t every = rules_.config.checkpoint.every;
   if (every > 0 && steps_.committed % every == 0) saving_.due = true;
   phase_ = Phase::kIdle;
-  if (!row.apply) log("skipped", fmt::format("step {}: {}", steps_.committed, row.why));
-  if (const auto why = too_many_skipped(steps_, rules_)) finish(true, *why);
+  if (row.apply) return wear_off(blame_);
+  log("skipped", fmt::format("step {}: {}", steps_.committed, row.why));
+  if (const auto why = too_many_skipped(steps_, rules_)) {
+    if (!rules_.open) return finish(true, *why);
+    paused_ = true;
+    out_.push_back(PersistPaused{true});
+    log("paused", fmt::format("{}; `thinpipe resume` goes on without that", *why));
+  }
+  blame(pick(behind), row.why, now);
 }
 
 void CoordinatorCore::end_evaluation() {
@@ -452,9 +562,11 @@ void CoordinatorCore::send_to_crew(const control::ToWorker& message) {
   for (const auto* member : crew()) send(*member, message);
 }
 
-void CoordinatorCore::refuse(SessionId session, const std::string& who, const std::string& reason) {
+void CoordinatorCore::refuse(SessionId session, const std::string& who, const std::string& reason,
+                             Duration retry_after) {
   control::ToWorker message;
   message.mutable_refuse()->set_reason(reason);
+  message.mutable_refuse()->set_retry_after_s(seconds(retry_after));
   out_.push_back(SendTo{session, std::move(message)});
   log("refused", fmt::format("{}: {}", who, reason));
 }

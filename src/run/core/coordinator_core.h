@@ -6,6 +6,7 @@
 //   paths.h    how neighbours reach each other
 //   steps.h    what comes next, when a step is committed, when to try again
 //   saving.h   checkpoints, and what an epoch begins from
+//   blame.h    in an open run: who is behind repeated trouble
 //
 //   gathering -> forming -> idle <-> running | evaluating        any trouble: back to gathering, then a new epoch
 //                            idle -> done
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "run/core/blame.h"
 #include "run/core/effects.h"
 #include "run/core/paths.h"
 #include "run/core/roster.h"
@@ -88,11 +90,16 @@ class CoordinatorCore {
   void hello(SessionId session, const control::Hello& hello, TimePoint now);
   void hear(Member& member, const control::FromWorker& message, TimePoint now);
   void formed(Member& member, const control::Formed& formed);
+  void ready(Member& member, const control::Ready& ready, TimePoint now);
   void trouble(Member& member, const control::Trouble& trouble, TimePoint now);
 
   // Members that go. These functions invalidate references to the members that they remove.
   void release_leavers();
-  void expel(const Member& member, const std::string& reason);
+  void expel(const Member& member, const std::string& reason, Duration retry_after = {});
+  // Expels the peers for a while. Some may be gone already.
+  void send_away(const std::vector<std::string>& peers, const std::string& reason, TimePoint now);
+  // In an open run: counts a fault of one of the peers against all of them, and sends those away that have too many.
+  void blame(const std::vector<std::string>& peers, const std::string& reason, TimePoint now);
   void drop_silent(TimePoint now);
   void remove(const std::string& peer);
 
@@ -114,7 +121,7 @@ class CoordinatorCore {
   control::ToWorker form_message(const std::vector<Member*>& crew, size_t i, bool restore) const;
   void send(const Member& member, control::ToWorker message);
   void send_to_crew(const control::ToWorker& message);
-  void refuse(SessionId session, const std::string& who, const std::string& reason);
+  void refuse(SessionId session, const std::string& who, const std::string& reason, Duration retry_after = {});
   void log(std::string kind, const std::string& text);
 
   RunRules rules_;
@@ -128,6 +135,8 @@ class CoordinatorCore {
   Paths paths_;
   Steps steps_;
   Saving saving_;
+  Blame blame_;
+  std::optional<TimePoint> last_tick_;
   Effects out_;  // effects of the current event
 };
 

@@ -103,7 +103,7 @@ std::optional<std::string> why_refused(const Roster& roster, const control::Hell
     return fmt::format("a worker needs a name of 1 to {} characters and a process id", kMaxPeerBytes);
   }
   if (roster.revoked.contains(hello.peer())) {
-    return "was removed from this run; ask its organiser for a new invite";
+    return "was removed from this run by its organiser";
   }
   return std::nullopt;
 }
@@ -161,7 +161,10 @@ Seating decide_seats(const Roster& roster, const RunRules& rules) {
   std::erase_if(waiting, [&](const Member* member) {
     if (!member->holding) return false;
     const Seat held{member->holding->seat().stage(), member->holding->seat().replica()};
-    if (std::find(free.begin(), free.end(), held) == free.end()) return false;
+    if (const auto* holder = holder_of(roster, held)) {
+      if (holder->holding) return false;
+      seating.displaced.push_back(holder->peer);
+    }
     give(*member, held, fmt::format("stage {}: it holds its state", held.stage));
     return true;
   });

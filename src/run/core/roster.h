@@ -31,8 +31,9 @@ struct Member {
 };
 
 struct Roster {
-  std::map<std::string, Member> members;  // by peer
-  std::set<std::string> revoked;          // peers that were kicked
+  std::map<std::string, Member> members;     // by peer
+  std::set<std::string> revoked;             // peers that were kicked
+  std::map<Seat, std::string> last_holders;  // who had each seat's state last
   int64_t arrivals = 0;
 };
 
@@ -78,11 +79,12 @@ struct Seating {
     std::string why;
   };
   std::vector<Given> given;
-  std::vector<int64_t> cuts;  // blocks per stage, decided now and final; empty: not decided
-  std::string why;            // why these cuts, or why somebody waits; empty: nobody waits for a free seat
+  std::vector<std::string> displaced;  // peers that lose a seat, without its state, to the worker that has the state
+  std::vector<int64_t> cuts;           // blocks per stage, decided now and final; empty: not decided
+  std::string why;                     // why these cuts, or why somebody waits; empty: nobody waits for a free seat
 };
-// Gives a free seat to the worker that still holds its state, else to the one that has waited longest and has enough
-// memory. With pipeline.auto_cuts nobody gets a seat until there is a machine for each; then place() decides.
+// Gives a seat to the worker that still holds its state, and a free seat to the one that has waited longest and has
+// enough memory. With pipeline.auto_cuts nobody gets a seat until there is a machine for each; then place() decides.
 Seating decide_seats(const Roster& roster, const RunRules& rules);
 
 // The units of the model that a seat's holder holds, and those that it saves. Empty until the cuts are decided.

@@ -39,22 +39,36 @@ std::string timing_text(int64_t step, Duration since_start, const std::vector<co
   return line.dump();
 }
 
-// The stage that made the first non-finite number does not report it. Stages that received one report from whom, so the
-// first receiver names the sender.
-std::string why_skipped(const CommitRow& row, const std::vector<control::Ready>& reports,
-                        const std::vector<std::string>& names) {
+// Who made a step's first number that is not finite.
+struct NonFinite {
+  size_t from;                    // the stage
+  std::optional<size_t> witness;  // the stage that received the number
+};
+
+// The stage that made it does not report it. Stages that received one report from whom, so the first receiver names the
+// sender.
+std::optional<NonFinite> first_nonfinite(const std::vector<control::Ready>& reports) {
   for (size_t i = 1; i < reports.size(); ++i) {
-    if (reports[i].nonfinite_from_previous()) return fmt::format("{} sent numbers that are not finite", names[i - 1]);
+    if (reports[i].nonfinite_from_previous()) return NonFinite{i - 1, i};
   }
   for (size_t i = reports.size() - 1; i-- > 0;) {
-    if (reports[i].nonfinite_from_next()) return fmt::format("{} sent gradients that are not finite", names[i + 1]);
+    if (reports[i].nonfinite_from_next()) return NonFinite{i + 1, i};
   }
   for (size_t i = 0; i < reports.size(); ++i) {
     if (!std::isfinite(reports[i].squared_norm()) || !std::isfinite(reports[i].loss_sum())) {
-      return fmt::format("the loss or gradient of {} is not finite", names[i]);
+      return NonFinite{i, std::nullopt};
     }
   }
-  return row.why;
+  return std::nullopt;
+}
+
+std::string why_skipped(const CommitRow& row, const std::vector<control::Ready>& reports,
+                        const std::vector<std::string>& names) {
+  const auto first = first_nonfinite(reports);
+  if (!first) return row.why;
+  const auto& name = names[first->from];
+  if (!first->witness) return fmt::format("the loss or gradient of {} is not finite", name);
+  return fmt::format("{} sent {} that are not finite", name, *first->witness > first->from ? "numbers" : "gradients");
 }
 
 void note_times(Steps& steps, const RunRules& rules, const std::vector<control::Ready>& reports) {
@@ -142,6 +156,29 @@ std::optional<std::string> too_many_skipped(const Steps& steps, const RunRules& 
       "the loss or its gradient was not finite for {} steps in a row up to step {}; lower optim.lr or lengthen "
       "optim.warmup",
       count, steps.committed);
+}
+
+std::vector<size_t> behind_nonfinite(const Steps& steps) {
+  std::vector<control::Ready> reports;
+  for (const auto& [seat, report] : steps.ready) reports.push_back(report);
+  const auto first = first_nonfinite(reports);
+  if (!first) return {};
+  return first->witness ? std::vector{first->from, *first->witness} : std::vector{first->from};
+}
+
+std::optional<std::string> why_impossible(const control::Ready& report) {
+  const auto wrong = [](const char* what, double number) {
+    return fmt::format("reported {} of {:g}, which is impossible", what, number);
+  };
+  // Sums of squares and cross entropies are never negative. They may be NaN or infinite: such a step is skipped.
+  const auto negative = [](double number) { return number < 0 && std::isfinite(number); };
+  if (negative(report.squared_norm())) return wrong("a squared norm", report.squared_norm());
+  if (negative(report.loss_sum())) return wrong("a loss", report.loss_sum());
+  for (const double time : {report.forward_s(), report.backward_s(), report.wait_s(), report.total_s(),
+                            report.update_s(), report.dropped_share()}) {
+    if (!(time >= 0 && std::isfinite(time))) return wrong("a time or share", time);
+  }
+  return std::nullopt;
 }
 
 PersistEvaluation finish_evaluation(Steps& steps, const RunRules& rules) {

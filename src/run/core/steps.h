@@ -75,6 +75,11 @@ Result<CommitRow> commit_step(Steps& steps, const RunRules& rules, const std::ve
                               Duration since_start);
 // Says why the run should stop if too many steps in a row were skipped.
 std::optional<std::string> too_many_skipped(const Steps& steps, const RunRules& rules);
+// The stages that may be behind numbers that are not finite in the step that all seats have reported: who sent the
+// first of them, and the neighbour that says so. Empty if all numbers are finite.
+std::vector<size_t> behind_nonfinite(const Steps& steps);
+// Says what is wrong with a report that no honest worker sends; nullopt: nothing.
+std::optional<std::string> why_impossible(const control::Ready& report);
 // Ends the evaluation that all seats have reported.
 PersistEvaluation finish_evaluation(Steps& steps, const RunRules& rules);
 

@@ -39,6 +39,14 @@ bool is_warmup(const std::vector<int64_t>& warmup, int64_t stages) {
          std::is_sorted(warmup.rbegin(), warmup.rend());
 }
 
+// A broken coordinator may send any number.
+Duration retry_after(const control::Refuse& refuse) {
+  constexpr double kLongest_s = 24 * 3600;
+  const double wait_s = refuse.retry_after_s();
+  if (!(wait_s > 0)) return {};
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(wait_s, kLongest_s)));
+}
+
 }  // namespace
 
 WorkerCore::WorkerCore(WorkerFacts facts, TimePoint now) : facts_(std::move(facts)), last_contact_(now) {}
@@ -100,7 +108,10 @@ WorkerEffects WorkerCore::message(const control::ToWorker& message) {
   } else if (message.has_revoked()) {
     out.push_back(CutOff{message.revoked().peer(), message.revoked().reason()});
   } else if (message.has_refuse()) {
-    end({.why = fmt::format("the coordinator refused: {}", message.refuse().reason()), .failed = true}, out);
+    end({.why = fmt::format("the coordinator refused: {}", message.refuse().reason()),
+         .failed = true,
+         .retry_after = retry_after(message.refuse())},
+        out);
   } else if (message.has_stop()) {
     end({.why = fmt::format("stop: {}", message.stop().reason())}, out);
   } else if (message.has_form()) {
@@ -150,7 +161,7 @@ std::optional<Work> WorkerCore::obey(const control::ToWorker& message, WorkerEff
   }
   if (message.has_evaluate() && message.evaluate().epoch() == latest_epoch_) {
     if (holds_step(message.evaluate().step())) return ComputeLoss{message.evaluate()};
-    complain("was asked to evaluate a step that it does not hold", false, out);
+    complain({"was asked to evaluate a step that it does not hold"}, out);
   }
   // If this step is not here, the coordinator asks again in the next epoch.
   if (message.has_save() && holds_step(message.save().step())) return SaveState{message.save()};
@@ -165,7 +176,7 @@ std::optional<Work> WorkerCore::obey_form(const control::Form& form, WorkerEffec
     status = Error{fmt::format("was told to keep the state of step {}, and does not hold it", form.step())};
   }
   if (status) return TakeSeat{form};
-  complain(status.error().message, false, out);
+  complain({status.error().message}, out);
   return std::nullopt;
 }
 
@@ -177,14 +188,14 @@ bool WorkerCore::holds_state_of(const control::Form& form) const {
 std::optional<Work> WorkerCore::obey_run_step(const control::RunStep& step, WorkerEffects& out) {
   if (step.epoch() != latest_epoch_) return std::nullopt;
   if (!holds_step(step.step())) {
-    complain("was asked to run a step out of turn", false, out);
+    complain({"was asked to run a step out of turn"}, out);
     return std::nullopt;
   }
   if (holding_->ready_step() == step.step() && holding_->ready_epoch() == step.epoch())
     return std::nullopt;  // repeated
   const std::vector<int64_t> warmup(step.warmup().begin(), step.warmup().end());
   if (!warmup.empty() && !is_warmup(warmup, facts_.stages)) {
-    complain(fmt::format("the warm-up [{}] is impossible", fmt::join(warmup, ", ")), false, out);
+    complain({fmt::format("the warm-up [{}] is impossible", fmt::join(warmup, ", "))}, out);
     return std::nullopt;
   }
   return ComputeStep{step};
@@ -246,20 +257,23 @@ void WorkerCore::finish(const WorkOk&, WorkerEffects&) {
 
 // Work that a newer epoch interrupted is not trouble.
 void WorkerCore::finish(const WorkFailed& failure, WorkerEffects& out) {
-  if (failure.fatal || latest_epoch_ == epoch_) complain(failure.reason, failure.fatal, out);
+  if (failure.fatal || latest_epoch_ == epoch_) complain(failure, out);
 }
 
 WorkerEffects WorkerCore::failed(const std::string& reason) {
   WorkerEffects out;
-  if (!ended_) complain(reason, true, out);
+  if (!ended_) complain({reason, /*fatal=*/true}, out);
   return out;
 }
 
-void WorkerCore::complain(const std::string& reason, bool fatal, WorkerEffects& out) const {
+void WorkerCore::complain(const WorkFailed& failure, WorkerEffects& out) const {
   control::FromWorker message;
-  message.mutable_trouble()->set_epoch(epoch_);
-  message.mutable_trouble()->set_reason(reason);
-  message.mutable_trouble()->set_fatal(fatal);
+  auto& trouble = *message.mutable_trouble();
+  trouble.set_epoch(epoch_);
+  trouble.set_reason(failure.reason);
+  trouble.set_fatal(failure.fatal);
+  trouble.set_from_previous(failure.from_previous);
+  trouble.set_from_next(failure.from_next);
   out.push_back(Say{std::move(message)});
 }
 

@@ -59,6 +59,8 @@ struct WorkOk {};
 struct WorkFailed {
   std::string reason;
   bool fatal = false;  // a retry would fail the same way
+  // Set if the link to that neighbour broke, or what it sent was refused.
+  bool from_previous = false, from_next = false;
 };
 using WorkDone = std::variant<control::Formed, control::Ready, control::Evaluated, WorkOk, WorkFailed>;
 
@@ -84,7 +86,8 @@ struct AnswerProbe {
 struct End {
   std::string why;
   bool failed = false;
-  bool outdated = false;  // the run's config has changed: fetch it and start again
+  bool outdated = false;   // the run's config has changed: fetch it and start again
+  Duration retry_after{};  // above 0: come back after that time
 };
 
 using WorkerEffect = std::variant<Say, Interrupt, CutOff, AnswerProbe, Work, End>;
@@ -135,7 +138,7 @@ class WorkerCore {
   void finish(const WorkOk& ok, WorkerEffects& out);
   void finish(const WorkFailed& failure, WorkerEffects& out);
 
-  void complain(const std::string& reason, bool fatal, WorkerEffects& out) const;
+  void complain(const WorkFailed& failure, WorkerEffects& out) const;
   void end(End end, WorkerEffects& out);
   bool holds_step(int64_t step) const { return holding_ && holding_->applied() == step; }
   bool holds_state_of(const control::Form& form) const;

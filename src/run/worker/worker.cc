@@ -37,6 +37,15 @@ std::string new_incarnation() {
   return fmt::format("{}-{}", ::getpid(), SystemClock().now().time_since_epoch().count());
 }
 
+// False if the person wants to leave before the time is over.
+bool wait_for(Duration time, const std::stop_token& leave) {
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  std::unique_lock lock(mutex);
+  changed.wait_for(lock, leave, time, [] { return false; });
+  return !leave.stop_requested();
+}
+
 control::RunDescription ask_for_run(const CoordinatorAccess& coordinator) {
   CoordinatorLine line(coordinator);
   const auto stub = line.stub();
@@ -207,8 +216,13 @@ class Worker {
       if (!made) return WorkFailed{made.error().message};
       held_ = std::move(made).take();
     }
-    auto links = links_.connect(form, stop);
-    if (!links) return WorkFailed{links.error().message};
+    std::optional<WorkerLinks::Side> failed_at;
+    auto links = links_.connect(form, stop, failed_at);
+    if (!links) {
+      return WorkFailed{.reason = links.error().message,
+                        .from_previous = failed_at == WorkerLinks::Side::kPrevious,
+                        .from_next = failed_at == WorkerLinks::Side::kNext};
+    }
     auto& [previous, next, next_path] = links.value();
     const std::lock_guard lock(mutex_);
     const int64_t stage = form.seat().stage();
@@ -224,14 +238,21 @@ class Worker {
   WorkDone do_work(const ComputeStep& work) {
     auto& stage = held_->worker();
     stage.set_warmup({work.step.warmup().begin(), work.step.warmup().end()});
+    stage.expect_tokens({work.step.ids_sha256().begin(), work.step.ids_sha256().end()});
     // Counted now, because all stages have received what the steps before sent. After the step, its last packets may
     // still be in an outbox.
     const uint64_t socket_bytes = links_.socket_bytes_sent();
     auto ready = stage.run_step(work.step.epoch(), work.step.step());
-    if (!ready) return WorkFailed{ready.error().message};
+    if (!ready) return step_failure(ready.error());
     ready.value().set_socket_bytes(socket_bytes);
     ready.value().set_dropped_packets(dropped_packets());
     return std::move(ready).take();
+  }
+
+  // Names the neighbours whose links have failed.
+  WorkFailed step_failure(const Error& error) const {
+    const auto failed = [](const auto& link) { return link != nullptr && link->failed(); };
+    return {.reason = error.message, .from_previous = failed(epoch_->previous), .from_next = failed(epoch_->next)};
   }
 
   WorkDone do_work(const ApplyCommit& work) {
@@ -248,7 +269,7 @@ class Worker {
   WorkDone do_work(const ComputeLoss& work) {
     const auto& evaluate = work.evaluate;
     const auto loss_sum = held_->worker().evaluate(evaluate.epoch(), evaluate.step(), evaluate.windows());
-    if (!loss_sum) return WorkFailed{loss_sum.error().message};
+    if (!loss_sum) return step_failure(loss_sum.error());
     control::Evaluated evaluated;
     evaluated.set_loss_sum(loss_sum.value());
     return evaluated;
@@ -338,8 +359,14 @@ Status run_worker(const WorkerOptions& options) {
     if (options.on_run) watched = options.on_run(config);
     Worker worker(options, std::move(run), std::move(config));
     const auto end = worker.serve();
-    if (end.failed) return Error{end.why};
-    if (!end.outdated) return {};
+    if (end.retry_after > Duration{}) {
+      log_warn("{}; waiting", end.why);
+      if (!wait_for(end.retry_after, options.leave)) return {};
+    } else if (end.failed) {
+      return Error{end.why};
+    } else if (!end.outdated) {
+      return {};
+    }
   }
 }
 

@@ -82,17 +82,22 @@ void WorkerLinks::revoke(const std::string& peer) {
 
 // ---- the links of an epoch ----
 
-Result<WorkerLinks::Links> WorkerLinks::connect(const control::Form& form, const std::stop_token& stop) {
+Result<WorkerLinks::Links> WorkerLinks::connect(const control::Form& form, const std::stop_token& stop,
+                                                std::optional<Side>& failed_at) {
   dialled_ports_.clear();
   tunnels_.clear();
   Links links;
   const auto connect_next = [&]() -> Status {
+    failed_at = Side::kNext;
     links.next = TRY(reach(form.next(), form.seat().stage(), form.epoch(), stop, links.next_path));
+    failed_at.reset();
     return {};
   };
   const auto connect_previous = [&]() -> Status {
+    failed_at = Side::kPrevious;
     std::optional<control::PathFacts> unused;  // only the lower end of a link measures it
     links.previous = TRY(reach(form.previous(), form.seat().stage() - 1, form.epoch(), stop, unused));
+    failed_at.reset();
     return {};
   };
   // Wait for a neighbour last: the other neighbour may be waiting for this worker.

@@ -48,7 +48,9 @@ class WorkerLinks {
     std::unique_ptr<Link> previous, next;
     std::optional<control::PathFacts> next_path;  // if the Form asked to measure it
   };
-  Result<Links> connect(const control::Form& form, const std::stop_token& stop);
+  enum class Side { kPrevious, kNext };
+  // failed_at: which link could not be made; unchanged otherwise.
+  Result<Links> connect(const control::Form& form, const std::stop_token& stop, std::optional<Side>& failed_at);
 
   // Finds out whether that worker can be reached; calls `answer` on another thread.
   void probe(const control::Probe& probe, std::function<void(const control::Probed&)> answer);
