@@ -105,13 +105,13 @@ class Bandwidth {
     auto plots = losses_against_time();
     plots.insert(plots.begin(), plot);
     experiment_.result()["largest_measured_over_computed"] = worst_ratio_;
-    experiment_.finish(fmt::format("With {:g} ms of delay the links cost less than 5 % from this rate on: {}.",
+    experiment_.finish(fmt::format("With {:g} ms of delay, more bandwidth gains less than 5 % from this rate on: {}.",
                                    shown_delay_ms_, answer),
                        plots);
   }
 
  private:
-  // Prints a table of rates and delays. Returns the rate, in Mbit/s, from which on the links do not matter.
+  // Prints a table of rates and delays. Returns the rate, in Mbit/s, from which on more bandwidth gains nothing.
   std::optional<double> measure(const BandwidthRow& row) {
     const auto config = bandwidth_config(row, quick_);
     const StepTime step(config, corpus_);
@@ -128,7 +128,8 @@ class Bandwidth {
         const double step_s = point(row, step, key, rate, delay_ms);
         if (delay_ms != shown_delay_ms_) continue;
         step_s_[row.name][rate] = step_s;
-        if (!enough && step.over(rate * 1e6, delay_ms / 1000) <= free_s / 0.95) enough = rate;
+        const double delay_s = delay_ms / 1000;
+        if (!enough && step.over(rate * 1e6, delay_s) <= step.over(0, delay_s) / 0.95) enough = rate;
       }
       fmt::print("\n");
     }
