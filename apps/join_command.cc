@@ -144,8 +144,9 @@ void join(const JoinArguments& arguments) {
   const auto invite = read_invite(arguments.invite);
   for (const auto& address : arguments.announce) check_address(address).take();
   const auto folder = join_folder(invite.run);
-  const auto lock = lock_folder(folder).take();
-  if (!lock) {
+  // A mere check may run beside a join.
+  const auto lock = arguments.check_only ? Fd() : lock_folder(folder).take();
+  if (!lock && !arguments.check_only) {
     throw UserError(fmt::format(
         "{}: another `thinpipe join` takes part in this run from here; to hold two stages on one machine, give the "
         "second one a folder of its own with THINPIPE_DATA_DIR",

@@ -49,7 +49,7 @@ class WorkerLinks {
     std::optional<control::PathFacts> next_path;  // if the Form asked to measure it
   };
   enum class Side { kPrevious, kNext };
-  // failed_at: which link could not be made; unchanged otherwise.
+  // failed_at: after an error, the link that could not be made.
   Result<Links> connect(const control::Form& form, const std::stop_token& stop, std::optional<Side>& failed_at);
 
   // Finds out whether that worker can be reached; calls `answer` on another thread.
