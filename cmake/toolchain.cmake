@@ -63,24 +63,12 @@ target_include_directories(thinpipe_grpc SYSTEM INTERFACE ${GRPC_INCLUDE_DIR})
 target_link_libraries(thinpipe_grpc INTERFACE ${GRPCPP_LIBRARY} ${GRPC_LIBRARY} ${GPR_LIBRARY} ${PROTOBUF_LIBRARY}
                       ${ABSL_SYNCHRONIZATION_LIBRARY} Threads::Threads)
 
-if(THINPIPE_TORCH)
-  # Only the CPU library and c10 are linked: no Python, none of the distributed parts. Autograd is part of torch_cpu;
-  # only lab/ uses it, for the reference model.
-  find_path(TORCH_INCLUDE_DIR ATen/ATen.h REQUIRED)
-  find_library(TORCH_CPU_LIBRARY torch_cpu REQUIRED)
-  find_library(C10_LIBRARY c10 REQUIRED)
-  add_library(thinpipe_torch INTERFACE)
-  target_include_directories(thinpipe_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIR})
-  target_link_libraries(thinpipe_torch INTERFACE ${TORCH_CPU_LIBRARY} ${C10_LIBRARY})
+if(THINPIPE_WITH_TORCH)
+  include(cmake/torch.cmake)
   # Without it, at::parallel_for in our own code is a plain loop. The thread sanitizer does not understand libgomp.
   if(NOT THINPIPE_SANITIZE STREQUAL "thread")
     target_compile_options(thinpipe_torch INTERFACE -fopenmp)
     target_link_options(thinpipe_torch INTERFACE -fopenmp)
-  endif()
-  # A libtorch with CUDA registers its kernels when this library is loaded; nothing refers to it by name.
-  find_library(TORCH_CUDA_LIBRARY torch_cuda)
-  if(TORCH_CUDA_LIBRARY)
-    target_link_options(thinpipe_torch INTERFACE -Wl,--no-as-needed,${TORCH_CUDA_LIBRARY},--as-needed)
   endif()
 
   # OpenBLAS built on OpenMP shares libtorch's thread pool: one setting for both, and a product called from inside a
@@ -112,7 +100,7 @@ endfunction()
 set(plain_headers <algorithm> <chrono> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string> <variant>
                   <vector> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp>)
 thinpipe_precompile(plain_pch LINKS spdlog::spdlog nlohmann_json::nlohmann_json HEADERS ${plain_headers})
-if(THINPIPE_TORCH)
+if(THINPIPE_WITH_TORCH)
   # ATen's headers alone cost about ten seconds per file.
   thinpipe_precompile(torch_pch LINKS thinpipe_torch spdlog::spdlog nlohmann_json::nlohmann_json
                       HEADERS <ATen/ATen.h> <ATen/Parallel.h> ${plain_headers})
