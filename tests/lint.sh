@@ -21,6 +21,53 @@ check_devices() {
   search 'kCPU|data_ptr|is_cpu' 'CPU-only code (kCPU, data_ptr, is_cpu) belongs in a kernels folder' "${files[@]}"
 }
 
+# A tensor is made with the options of an input, or of its stage, so that it is on their device. Options made from nothing
+# name a device. A comment "on the CPU: REASON" on the line, or the one above, excuses what belongs there.
+check_creations() {
+  mapfile -t files < <(sources src)
+  awk '
+    BEGIN {
+      names = "empty|zeros|ones|full|arange|range|eye|linspace|logspace|rand|randn|randint|randperm|tensor"
+      names = names "|scalar_tensor|from_blob|empty_strided|tril_indices|triu_indices"
+      call = "at::(" names ")\\(|at::TensorOptions\\(\\)"
+    }
+    # The length of `text` up to the parenthesis that closes its first one; 0 if it is on a later line.
+    function closed(text,    i, depth, c) {
+      for (i = 1; i <= length(text); ++i) {
+        c = substr(text, i, 1)
+        if (c == "(") ++depth
+        if (c == ")" && --depth == 0) return i
+      }
+      return 0
+    }
+    FNR == 1 { text = ""; excused_before = 0 }
+    {
+      excused = /\/\/.*on the CPU: ./
+      code = $0
+      sub(/\/\/.*/, "", code)
+      if (text == "") { start = FNR; passes = excused || excused_before }
+      text = text code
+      while (match(text, call)) {
+        if (RSTART > 1) { text = substr(text, RSTART); start = FNR; passes = excused || excused_before }
+        made = substr(text, 1, index(text, "("))
+        end = closed(text)
+        if (!end) break
+        rest = substr(text, end + 1)
+        if (made ~ /TensorOptions/) {
+          if (!passes && rest !~ /^(\.dtype\([^)]*\)*)?\.device\(/)
+            printf "%s:%d: options without a device; take those of an input\n", FILENAME, start
+        } else if (!passes && substr(text, 1, end) !~ /[oO]ptions/) {
+          printf "%s:%d: a tensor off the device of its inputs; pass the options of one\n", FILENAME, start
+        }
+        text = substr(text, length(made) + 1)  # a call may hold another
+        start = FNR
+      }
+      if (!match(text, call)) text = ""
+      excused_before = excused
+    }
+  ' "${files[@]}"
+}
+
 # A .cc needs no opening comment if a .h of the same name has one.
 check_files() {
   local file lines
@@ -59,6 +106,18 @@ check_functions() {
   ' "${files[@]}"
 }
 
+# Every operation of the model has a twin in tensor algebra, and a test compares the two.
+check_kernel_tests() {
+  local header=src/model/kernels/ops.h test=tests/model/kernels_test.cc name
+  while read -r name; do
+    for call in "ops::$name(" "aten_ops::$name("; do
+      grep -qF -- "$call" "$test" || echo "$header:1: $test does not call $call)"
+    done
+  done < <(awk '/^namespace ops/ { inside = 1 } /^}  \/\/ namespace ops/ { inside = 0 }
+                inside && match($0, /^[A-Za-z:]+ [a-z_]+\(/) { sub(/^[A-Za-z:]+ /, ""); sub(/\(.*/, ""); print }' "$header" |
+           grep -vx fused)
+}
+
 check_sleeps() {
   mapfile -t files < <(sources tests)
   search 'sleep_for|sleep_until|usleep|nanosleep' 'a test must not sleep; pass the clock in, or wait for the event' \
@@ -70,7 +129,7 @@ check_columns() {
   search '^.{121}' 'longer than 120 columns; run clang-format -i' "${files[@]}"
 }
 
-faults=$(check_devices && check_files && check_functions && check_sleeps && check_columns)
+faults=$(check_devices && check_creations && check_kernel_tests && check_files && check_functions && check_sleeps && check_columns)
 if [ -n "$faults" ]; then
   printf '%s\n' "$faults"
   exit 1

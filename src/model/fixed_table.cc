@@ -31,7 +31,7 @@ FixedTable::FixedTable(const at::Tensor& table, const at::TensorOptions& options
 
 at::Tensor FixedTable::make_rows(const at::Tensor& ids, const at::TensorOptions& options) const {
   // The stored type is float32 or wider, so that nothing is lost on the way back.
-  if (given_) return cached_.index_select(0, ids.to(cached_.device())).to(options);
+  if (given_) return cached_.index_select(0, ids).to(options);
   return fill_random_rows(seed_, stream_of("t_fixed"), ids, d_, anchor_std_, options);
 }
 
@@ -40,23 +40,24 @@ at::Tensor FixedTable::rows(const at::Tensor& ids) const {
 }
 
 at::Tensor FixedTable::whole() const {
-  return cached_.defined() ? cached_ : make_rows(at::arange(vocab_, at::kLong), options_);
+  return cached_.defined() ? cached_ : make_rows(at::arange(vocab_, options_.dtype(at::kLong)), options_);
 }
 
 std::string FixedTable::hash() const {
   Sha256 hash;
   for (int64_t first = 0; first < vocab_; first += kRowsAtOnce) {
-    const auto ids = at::arange(first, std::min(vocab_, first + kRowsAtOnce), at::kLong);
-    hash.update(tensor_bytes_of(make_rows(ids, at::TensorOptions().dtype(at::kFloat))));
+    const auto ids = at::arange(first, std::min(vocab_, first + kRowsAtOnce), options_.dtype(at::kLong));
+    hash.update(tensor_bytes_of(make_rows(ids, options_.dtype(at::kFloat)).cpu()));
   }
   return hash.hex();
 }
 
 std::string FixedTable::sample_hash() const {
   const int64_t count = std::min(vocab_, kSampleRows);
-  const auto ids = (at::arange(count, at::kLong) * (vocab_ - 1)).floor_divide(std::max<int64_t>(count - 1, 1));
+  const auto ids =
+      (at::arange(count, options_.dtype(at::kLong)) * (vocab_ - 1)).floor_divide(std::max<int64_t>(count - 1, 1));
   Sha256 hash;
-  hash.update(tensor_bytes_of(make_rows(ids, at::TensorOptions().dtype(at::kFloat))));
+  hash.update(tensor_bytes_of(make_rows(ids, options_.dtype(at::kFloat)).cpu()));
   return hash.hex();
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "model/kernels/ops.h"
 #include "model/threads.h"
 
 namespace thinpipe {
@@ -15,6 +16,10 @@ constexpr int64_t kWorthAThread = int64_t{1} << 19;
 // c = beta c + a b, (m, n), split along its longer side into one part per thread. OpenBLAS's own threads serve one
 // caller at a time and let the others spin, but every stage of a process is a caller; so it gets one thread here.
 void multiply_into(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double beta) {
+  if (!ops::fused(c)) {  // a GPU has its own threads
+    c.addmm_(a, b, beta);
+    return;
+  }
   const int64_t rows = a.size(0), columns = b.size(1), longer = std::max(rows, columns);
   const int threads = at::get_num_threads();
   const int64_t parts = std::clamp<int64_t>(rows * a.size(1) * columns / kWorthAThread, 1, threads);

@@ -63,10 +63,11 @@ class Merged {
 
  private:
   at::Tensor t_fixed() const {
-    const auto type = at::TensorOptions().dtype(storage_type(files_.config.train.precision));
-    const auto fixed = files_.table.defined() ? FixedTable(files_.table, type)
+    // on the CPU: tensors of files are there
+    const auto options = at::TensorOptions().dtype(storage_type(files_.config.train.precision));
+    const auto fixed = files_.table.defined() ? FixedTable(files_.table, options)
                                               : FixedTable(files_.config.train.seed, files_.vocab(), config_.d,
-                                                           config_.subspace.anchor_std, type);
+                                                           config_.subspace.anchor_std, options);
     return fixed.whole().to(at::kDouble);
   }
 
@@ -151,8 +152,8 @@ class Importer {
   // The right singular vectors of all W_p, stacked, are the eigenvectors of the sum of W_p^T W_p. That is (d, d) for
   // any number of matrices, and only one of them is in memory.
   Status project_outputs() {
-    const auto doubles = at::TensorOptions().dtype(at::kDouble);
-    auto gram = at::zeros({shape_.d, shape_.d}, doubles);
+    const auto options = at::TensorOptions().dtype(at::kDouble);  // on the CPU: tensors of files are there
+    auto gram = at::zeros({shape_.d, shape_.d}, options);
     TRY(for_each_output([&](int64_t, int, const at::Tensor& w) { gram.addmm_(w.t(), w); }));
     // Ascending eigenvalues: the last k are the largest.
     const auto vectors = std::get<1>(at::linalg_eigh(gram));

@@ -71,8 +71,8 @@ Result<std::vector<TokenPair>> count_pairs(const PreparedCorpus& corpus, uint64_
 }
 
 at::Tensor table_from_pairs(const std::vector<TokenPair>& pairs, int64_t vocab, int64_t d, double std, uint64_t seed) {
-  const OneThread alone;  // the bits of a product depend on the number of threads
-  const auto options = at::TensorOptions().dtype(at::kDouble);
+  const OneThread alone;                                        // the bits of a product depend on the number of threads
+  const auto options = at::TensorOptions().dtype(at::kDouble);  // on the CPU: the same bits for every run of a config
   std::vector<int32_t> firsts, seconds;
   std::vector<double> numbers;
   for (const auto& pair : pairs) {

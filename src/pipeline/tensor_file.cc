@@ -46,7 +46,7 @@ Status save_tensors(const std::filesystem::path& path, const NamedTensors& tenso
 Result<at::Tensor> tensor_from(const SafetensorsFile& file, const std::string& name) {
   const auto* entry = file.find(name);
   if (entry == nullptr) return Error{fmt::format("has no tensor '{}'", name)};
-  auto tensor = at::empty(entry->shape, at::TensorOptions().dtype(scalar_type_of(entry->dtype)));
+  auto tensor = at::empty(entry->shape, at::TensorOptions().dtype(scalar_type_of(entry->dtype)).device(at::kCPU));
   if (!entry->bytes.empty()) std::memcpy(tensor.data_ptr(), entry->bytes.data(), entry->bytes.size());
   return tensor;
 }

@@ -10,6 +10,7 @@
 #include "model/basis.h"
 #include "model/fill.h"
 #include "model/stage.h"
+#include "support/foreign_device.h"
 #include "support/user_error.h"
 
 namespace thinpipe {
@@ -62,6 +63,35 @@ TEST(Boundary, CarriesIdsAndStreamForwardAndTheGradientBack) {
       EXPECT_TRUE(at::equal(decoded.stream, content.stream));
       const auto back = boundary->encode_gradient(content.stream, {5, 1});
       EXPECT_TRUE(at::equal(boundary->decode_gradient(back, 3).take(), content.stream));
+    }
+  }
+}
+
+TEST(Boundary, SendsTheSameBytesFromAnyDeviceAndDecodesToTheDevice) {
+  const auto there = test::foreign_device();
+  for (const auto kind : {BoundaryKind::kStream, BoundaryKind::kTopK, BoundaryKind::kLowRank}) {
+    for (const auto pack : kPacks) {
+      auto config = config_of(ModelMode::kDense, pack);
+      config.boundary.kind = kind;
+      config.boundary.keep = 4;
+      config.boundary.error_feedback = kind != BoundaryKind::kStream;
+      const auto content = content_of(32, 300);
+      const auto options = content.stream.options();
+      Side cpu(config, 300, 0, options), foreign(config, 300, 0, options.device(there));
+      const Activation content_there{{content.batch.tokens.to(there)}, content.stream.to(there)};
+      for (uint64_t microbatch = 0; microbatch < 2; ++microbatch) {  // the second carries what the first lost
+        const auto forward = cpu->encode(content, {5, microbatch});
+        EXPECT_EQ(foreign->encode(content_there, {5, microbatch}), forward);
+        const auto backward = cpu->encode_gradient(content.stream, {5, microbatch});
+        EXPECT_EQ(foreign->encode_gradient(content_there.stream, {5, microbatch}), backward);
+        const auto decoded = foreign->decode(forward, 3).take();
+        EXPECT_TRUE(test::is_foreign(decoded.batch.tokens) && test::is_foreign(decoded.stream));
+        EXPECT_TRUE(at::equal(decoded.batch.tokens.cpu(), content.batch.tokens));
+        EXPECT_TRUE(at::equal(decoded.stream.cpu(), cpu->decode(forward, 3).take().stream));
+        const auto gradient = foreign->decode_gradient(backward, 3).take();
+        EXPECT_TRUE(test::is_foreign(gradient));
+        EXPECT_TRUE(at::equal(gradient.cpu(), cpu->decode_gradient(backward, 3).take()));
+      }
     }
   }
 }

@@ -60,7 +60,7 @@ Result<at::Tensor> read_ids(std::span<const std::byte> in, int64_t sequences, in
     if (valid != length)
       return Error{fmt::format("sequence {} has a valid length of {}; only {} is in use", i, valid, length)};
   }
-  const auto tokens = at::empty({sequences, length + 1}, at::TensorOptions().dtype(at::kLong));
+  const auto tokens = at::empty({sequences, length + 1}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
   const size_t width = id_bytes(vocab);
   auto* ids = tokens.data_ptr<int64_t>();
   for (int64_t i = 0; i < tokens.numel(); ++i, at += width) {
@@ -79,7 +79,7 @@ void write_columns(const at::Tensor& columns, int64_t width, std::span<std::byte
 }
 
 Result<at::Tensor> read_columns(std::span<const std::byte> in, int64_t rows, int64_t keep, int64_t width) {
-  const auto columns = at::empty({rows, keep}, at::TensorOptions().dtype(at::kLong));
+  const auto columns = at::empty({rows, keep}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
   TRY(read_columns(in, keep, width, {columns.data_ptr<int64_t>(), static_cast<size_t>(columns.numel())}));
   return columns;
 }

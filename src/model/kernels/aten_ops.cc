@@ -10,9 +10,9 @@
 namespace thinpipe {
 
 RopeTable make_rope_table(int64_t positions, int64_t head_dim, double base, const at::TensorOptions& options) {
-  const auto wide = options.dtype(at::kDouble);
-  const auto frequency = at::pow(base, at::arange(0, head_dim, 2, wide) / -static_cast<double>(head_dim));
-  const auto angle = at::arange(positions, wide).unsqueeze(1) * frequency;  // (T, head_dim/2)
+  const auto wide_options = options.dtype(at::kDouble);
+  const auto frequency = at::pow(base, at::arange(0, head_dim, 2, wide_options) / -static_cast<double>(head_dim));
+  const auto angle = at::arange(positions, wide_options).unsqueeze(1) * frequency;  // (T, head_dim/2)
   return {angle.cos().to(options.dtype()), angle.sin().to(options.dtype())};
 }
 
