@@ -482,11 +482,14 @@ void add_bench_engine(Command& bench) {
   auto& engine = bench.command("engine", "Compare the speed of training with PyTorch and with plain products");
   engine.number("--rounds", options->rounds, 1, 1000, "measurements, of which the fastest counts");
   engine.value("--python", options->python, {"FILE"}, "a python3 with PyTorch");
+  engine.add_flag("--torch2", options->torch2,
+                  "compare with PyTorch 2.6, in a Debian 13 folder made for it; needs root");
   engine.add_flag("--quick", options->quick, "one tiny model, to see whether it works");
   engine.json_flag(*json);
   engine.footer(R"(Examples:
   $ thinpipe bench engine --json
   $ thinpipe bench engine --python /usr/bin/python3
+  $ sudo thinpipe bench engine --torch2
 Trains whole models on one and two threads, dense and subspace, with AdamW and Muon, and the dense
 one in PyTorch too.)");
   engine.callback([options, json] { bench_engine(*options, *json); });

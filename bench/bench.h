@@ -23,6 +23,7 @@ void bench_table(const BenchTableOptions& options, bool json);
 struct BenchEngineOptions {
   int64_t rounds = 3;              // the least time of these counts
   std::string python = "python3";  // one with PyTorch, to compare with
+  bool torch2 = false;             // compare with PyTorch 2.6 in a Debian 13 folder instead (bench/debian13.h)
   bool quick = false;              // one tiny model
 };
 // Tokens/s of whole models on 1 and 2 threads, against PyTorch and against the products alone.

@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "base/rng.h"
 #include "bench/bench.h"
+#include "bench/debian13.h"
 #include "bench/engine_script.h"
 #include "config/model_spec.h"
 #include "model/fill.h"
@@ -131,7 +132,7 @@ double sgemm_rate(const ModelConfig& model, const EngineShape& shape, int64_t vo
   return operations / total_s;
 }
 
-// Seconds of a step in PyTorch; none if this python has none.
+// Seconds of a step in PyTorch, run by this command; none if it has none.
 std::optional<Json> pytorch_step(const std::string& python, const ModelConfig& model, const EngineShape& shape,
                                  int64_t vocab, int threads, int64_t rounds) {
   const Json told{
@@ -141,7 +142,7 @@ std::optional<Json> pytorch_step(const std::string& python, const ModelConfig& m
   const auto script = data_dir() / "bench/engine.py";
   make_directories(script.parent_path()).take();
   write_file_atomically(script, std::string(engine_script())).take();
-  const auto command = fmt::format("'{}' '{}' '{}' 2>/dev/null", python, script.string(), told.dump());
+  const auto command = fmt::format("{} '{}' '{}' 2>/dev/null", python, script.string(), told.dump());
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   std::string text;
   char buffer[256];
@@ -154,7 +155,9 @@ std::optional<Json> pytorch_step(const std::string& python, const ModelConfig& m
 class Engine {
  public:
   explicit Engine(const BenchEngineOptions& options)
-      : options_(options), corpus_(prepare_corpus(DataConfig{}, data_dir())) {}
+      : options_(options),
+        python_(options.torch2 ? debian13_python() : fmt::format("'{}'", options.python)),
+        corpus_(prepare_corpus(DataConfig{}, data_dir())) {}
 
   void run(bool json) {
     std::vector<EngineShape> shapes{
@@ -179,8 +182,9 @@ class Engine {
         "a\n"
         "dense step over what the model's products alone would do in that time.\n");
     if (!torch_)
-      fmt::print("{} has no PyTorch (Debian: python3-torch), so nothing is compared with it.\n", options_.python);
-    least_["pytorch"] = torch_ ? Json(*torch_) : Json();
+      fmt::print("{} has no PyTorch (Debian: python3-torch), so nothing is compared with it.\n", python_);
+    least_["pytorch"] = torch_ ? torch_->at("version") : Json();
+    least_["pytorch_with"] = torch_ ? torch_->at("with") : Json();
     least_["rows"] = rows_;
     if (json) fmt::print("{}\n", least_.dump());
   }
@@ -210,7 +214,7 @@ class Engine {
     const double dense_s = time(dense, OptimizerKind::kAdamw), subspace_s = time(subspace, OptimizerKind::kAdamw);
     const double dense_muon_s = time(dense, OptimizerKind::kMuon),
                  subspace_muon_s = time(subspace, OptimizerKind::kMuon);
-    const auto torch = pytorch_step(options_.python, dense, shape, corpus_.vocab, threads, options_.rounds);
+    const auto torch = pytorch_step(python_, dense, shape, corpus_.vocab, threads, options_.rounds);
     const double share = useful_operations(dense, shape, corpus_.vocab) / dense_s / rate;
     const auto tokens = static_cast<double>(shape.tokens);
     const double torch_s = torch ? torch->at("step_s").get<double>() : 0;
@@ -230,7 +234,7 @@ class Engine {
     note(shape, fmt::format("share_of_sgemm_{}", threads), share);
     seconds_[threads] = {dense_s, subspace_s, rate};
     if (!torch) return;
-    torch_ = torch->at("version").get<std::string>();
+    torch_ = torch;
     note(shape, fmt::format("dense_over_pytorch_{}", threads), torch_s / dense_s);
     note(shape, fmt::format("subspace_over_pytorch_{}", threads), torch_s / subspace_s);
   }
@@ -252,10 +256,11 @@ class Engine {
   }
 
   const BenchEngineOptions& options_;
+  const std::string python_;  // the command that runs a script
   const PreparedCorpus corpus_;
   Json least_ = Json::object(), rows_ = Json::array();
   std::map<int, std::array<double, 3>> seconds_;  // by threads: a dense step, a subspace step; sgemm's rate
-  std::optional<std::string> torch_;
+  std::optional<Json> torch_;                     // the last answer
 };
 
 }  // namespace

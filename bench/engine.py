@@ -1,7 +1,7 @@
 """The dense model of `thinpipe bench engine` in PyTorch, as a knowledgeable user would write it for a CPU.
 
 Reads one JSON object from the command line (d, blocks, heads, mlp, vocab, length, sequences, threads, rounds) and prints
-one: the least seconds of a training step (forward, backward, AdamW) and PyTorch's version.
+one: the least seconds of a training step (forward, backward, AdamW), PyTorch's version, and what it computed with.
 """
 
 import json
@@ -48,8 +48,11 @@ def rotate(x):
     return x * cos + torch.cat([-second, first], -1) * sin
 
 
+has_attention = hasattr(F, "scaled_dot_product_attention")  # from PyTorch 2.0 on
+
+
 def attend(q, k, v):
-    if hasattr(F, "scaled_dot_product_attention"):
+    if has_attention:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=head_dim ** -0.5)
     return torch.bmm(scores.softmax(-1), v.flatten(0, 1)).view_as(q)
@@ -80,4 +83,6 @@ for _ in range(1 + told["rounds"]):  # the first one warms up
     loss_of(tokens[:, :-1], tokens[:, 1:]).backward()
     optimizer.step()
     least = min(least, time.perf_counter() - start)
-print(json.dumps({"step_s": least, "version": torch.__version__}))
+used = ["scaled_dot_product_attention" if has_attention else "attention by products",
+        "fused AdamW" if optimizer.defaults.get("fused") else "foreach AdamW"]
+print(json.dumps({"step_s": least, "version": str(torch.__version__), "with": ", ".join(used)}))

@@ -1,4 +1,5 @@
-// The text of bench/engine.py, which is compiled into the program. CMakeLists.txt makes the .cc from the file.
+// The texts of bench/engine.py and bench/debian13.sh, which are compiled into the program. CMakeLists.txt makes the .cc
+// from the files.
 #pragma once
 
 #include <string_view>
@@ -6,5 +7,6 @@
 namespace thinpipe {
 
 std::string_view engine_script();
+std::string_view debian13_script();
 
 }  // namespace thinpipe

@@ -1,0 +1,12 @@
+// PyTorch 2.6 for `bench engine --torch2`: a Debian 13 in a folder below the data folder, made once by debootstrap.
+#pragma once
+
+#include <string>
+
+namespace thinpipe {
+
+// Returns a command for a shell that runs a python script there, as `COMMAND SCRIPT ARGUMENT`. Makes the folder first
+// if it is missing, which takes minutes. Throws UserError without root or debootstrap, or if it cannot be made.
+std::string debian13_python();
+
+}  // namespace thinpipe
