@@ -489,7 +489,7 @@ void add_bench_engine(Command& bench) {
   engine.footer(R"(Examples:
   $ thinpipe bench engine --json
   $ thinpipe bench engine --python /usr/bin/python3
-  $ sudo thinpipe bench engine --torch2
+  $ thinpipe bench engine --torch2               # as root
 Trains whole models on one and two threads, dense and subspace, with AdamW and Muon, and the dense
 one in PyTorch too.)");
   engine.callback([options, json] { bench_engine(*options, *json); });
