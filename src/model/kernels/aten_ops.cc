@@ -149,7 +149,7 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
   d_gain.add_((x * weight).sum(1));
 }
 
-at::Tensor gram(const at::Tensor& x) { return at::mm(x, x.t()); }
+at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b) { return at::mm(a, b); }
 
 }  // namespace aten_ops
 }  // namespace thinpipe
