@@ -70,7 +70,7 @@ at::Tensor whitener(const at::Tensor& x) {
   for (const auto& pole : kPoles) {
     auto shifted = gram.clone();
     shifted.diagonal().add_(pole.p);
-    p.add_(at::cholesky_inverse(std::get<0>(at::linalg_cholesky_ex(shifted))), pole.w);
+    p.add_(ops::inverse_of_positive(shifted), pole.w);
   }
   return p.div_(std::sqrt(bound * trace));
 }

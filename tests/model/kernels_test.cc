@@ -125,6 +125,18 @@ TEST_P(Kernels, SymmetricProductAgreesForAnyView) {
   }
 }
 
+TEST_P(Kernels, InverseAgreesAndIsNotANumberWhereThereIsNone) {
+  for (const int64_t size : {1, 33, 100}) {
+    const auto x = random_tensor({size, 2 * size}, 1, options());
+    const auto a = x.mm(x.t()), inverse = ops::inverse_of_positive(a);
+    EXPECT_LT(relative_error(inverse, aten_ops::inverse_of_positive(a)), 100 * tolerance());  // the condition of a
+    EXPECT_LT(relative_error(inverse.mm(a), at::eye(size, options())), 100 * tolerance());
+    EXPECT_TRUE(at::equal(inverse, inverse.t()));
+    EXPECT_TRUE(ops::inverse_of_positive(-a).isnan().all().item<bool>());
+    EXPECT_TRUE(aten_ops::inverse_of_positive(-a).isnan().all().item<bool>());
+  }
+}
+
 // Large enough for several threads, split by rows and by columns, and too small for that.
 TEST_P(Kernels, ProductsAgreeForAnyNumberOfThreads) {
   const Products products(Precision::kFloat32);

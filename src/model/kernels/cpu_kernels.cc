@@ -267,8 +267,8 @@ void for_each_strip(int64_t rows, int64_t keys, bool diagonal, const Body& body)
 // and scores become exp(scale * (score - top)); 0 for keys that a row does not see.
 // Not inlined: inside a larger function g++ 12 does not vectorise the exponentials.
 template <class T>
-[[gnu::noinline]] void softmax_on(T* scores, int64_t rows, int64_t keys, bool diagonal, bool is_first, T scale, T* top, T* sum, T* mixed,
-                int64_t dim) {
+[[gnu::noinline]] void softmax_on(T* scores, int64_t rows, int64_t keys, bool diagonal, bool is_first, T scale, T* top,
+                                  T* sum, T* mixed, int64_t dim) {
   for (int64_t row = 0; row < rows; ++row, scores += kScoreRow, mixed += dim) {
     const int64_t seen = diagonal ? row + 1 : keys;
     T most = is_first ? scores[0] : top[row];
@@ -328,8 +328,8 @@ void attention(const T* q, const T* k, const T* v, int64_t stride, int64_t lengt
 
 // Scores become the probabilities p, and dp becomes scale * p o (dp - delta), the gradient of the scores.
 template <class T>
-[[gnu::noinline]] void softmax_backward(T* scores, T* dp, int64_t rows, int64_t keys, bool diagonal, T scale, const T* lse,
-                      const T* delta) {
+[[gnu::noinline]] void softmax_backward(T* scores, T* dp, int64_t rows, int64_t keys, bool diagonal, T scale,
+                                        const T* lse, const T* delta) {
   for (int64_t row = 0; row < rows; ++row, scores += kScoreRow, dp += kScoreRow) {
     const int64_t seen = diagonal ? row + 1 : keys;
     const T shift = lse[row], pull = delta[row];

@@ -5,14 +5,38 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "base/result.h"
 #include "model/kernels/cpu_kernels.h"
 #include "model/kernels/ops.h"
 
+// LAPACK, in libopenblas, which has no header for it.
+extern "C" {
+void spotrf_(const char* half, const int* n, float* a, const int* stride, int* info);
+void dpotrf_(const char* half, const int* n, double* a, const int* stride, int* info);
+void spotri_(const char* half, const int* n, float* a, const int* stride, int* info);
+void dpotri_(const char* half, const int* n, double* a, const int* stride, int* info);
+}
+
 namespace thinpipe::ops {
 namespace {
+
+// Half of the inverse of a positive definite matrix, in place; false if it is not one. LAPACK counts in columns, so its
+// lower half is the upper one here.
+bool invert_upper(int m, float* a) {
+  int info = 0;
+  spotrf_("L", &m, a, &m, &info);
+  if (info == 0) spotri_("L", &m, a, &m, &info);
+  return info == 0;
+}
+bool invert_upper(int m, double* a) {
+  int info = 0;
+  dpotrf_("L", &m, a, &m, &info);
+  if (info == 0) dpotri_("L", &m, a, &m, &info);
+  return info == 0;
+}
 
 // Rows per task, each with this many numbers: enough work to pay for a thread, few enough to balance the load.
 int64_t rows_per_task(int64_t numbers) {
@@ -208,6 +232,20 @@ at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b) {
   AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "symmetric_product",
                              [&] { copy_upper_to_lower(c.data_ptr<scalar_t>(), m); });
   return c;
+}
+
+at::Tensor inverse_of_positive(const at::Tensor& a) {
+  if (!fused(a)) return aten_ops::inverse_of_positive(a);
+  auto inverse = a.clone(at::MemoryFormat::Contiguous);
+  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "inverse_of_positive", [&] {
+    auto* data = inverse.data_ptr<scalar_t>();
+    if (invert_upper(static_cast<int>(a.size(0)), data)) {
+      copy_upper_to_lower(data, a.size(0));
+    } else {
+      inverse.fill_(std::numeric_limits<double>::quiet_NaN());
+    }
+  });
+  return inverse;
 }
 
 }  // namespace thinpipe::ops
