@@ -1,7 +1,8 @@
-// Muon: the momentum of a matrix, orthogonalised by Newton-Schulz iterations for each block of columns separately.
+// Muon: the momentum of a matrix, orthogonalised for each block of columns separately.
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "model/kernels/ops.h"
@@ -9,6 +10,15 @@
 
 namespace thinpipe {
 namespace {
+
+// Zolotarev's best approximation of 1 by x (w0 + w1 / (x^2 + p1) + w2 / (x^2 + p2)) on [1/500, 1]: its values are in
+// [0.845, 1.155] there (Nakatsukasa & Freund, SIAM Review 58, 2016; tests/optim/zolotarev.py computes the numbers).
+// Below 1/500 it grows from 0 with a slope of 507. Above 1 it grows slowly, so the bound of x need not be exact.
+struct Pole {
+  double p, w;
+};
+constexpr double kConstant = 0.961939909;
+constexpr std::array kPoles{Pole{1.8960818e-05, 0.00921882847}, Pole{0.00918605963, 0.185277518}};
 
 class Muon final : public UpdateRule {
  public:
@@ -24,13 +34,12 @@ class Muon final : public UpdateRule {
     const auto grad = step.grad_factor == 1.0 ? parameter_.grad : parameter_.grad * step.grad_factor;
     m_.lerp_(grad, 1.0 - momentum_);
     const auto direction = grad.lerp(m_, momentum_);
-    if (step.rates.decay != 0) parameter_.value.mul_(1.0 - step.rates.decay);
     int64_t first = 0;
     for (const int64_t width : blocks_) {
       const auto out = static_cast<double>(parameter_.full_width > 0 ? parameter_.full_width : width);
       const double shape_factor = std::sqrt(std::max(1.0, out / static_cast<double>(direction.size(0))));
-      parameter_.value.narrow(1, first, width)
-          .add_(newton_schulz(direction.narrow(1, first, width)), -step.rates.lr * shape_factor);
+      add_orthogonal(parameter_.value.narrow(1, first, width), direction.narrow(1, first, width), 1 - step.rates.decay,
+                     -step.rates.lr * shape_factor);
       first += width;
     }
   }
@@ -46,27 +55,34 @@ class Muon final : public UpdateRule {
   std::vector<int64_t> blocks_;
 };
 
+// The symmetric P for which P x, x (m, n) with m <= n, has the singular vectors of x and singular values near 1. All
+// work but one product is on m x m matrices.
+at::Tensor whitener(const at::Tensor& x) {
+  const auto gram = ops::symmetric_product(x, x.t());
+  // In float32, squares of tiny gradients would vanish: the trace brings all numbers near 1 first. It is not 0 if x is.
+  const double trace = gram.diagonal().sum().item<double>() + 1e-14;
+  gram.div_(trace);
+  // (sum of s^4)^(1/4) is at least the largest singular value s, and not far above it where they decay.
+  const double bound = std::max(1e-6, gram.norm().item<double>());
+  gram.div_(bound);
+  auto p = at::zeros_like(gram);
+  p.diagonal().fill_(kConstant);
+  for (const auto& pole : kPoles) {
+    auto shifted = gram.clone();
+    shifted.diagonal().add_(pole.p);
+    p.add_(ops::inverse_of_positive(shifted), pole.w);
+  }
+  return p.div_(std::sqrt(bound * trace));
+}
+
 }  // namespace
 
-at::Tensor newton_schulz(const at::Tensor& matrix) {
-  // The coefficients of the Muon paper: the quintic is steepest at 0, so that small singular values grow fastest.
-  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
-  const bool tall = matrix.size(0) > matrix.size(1);
-  auto x = tall ? matrix.t() : matrix;
-  x = x / (x.norm() + 1e-7);
-  for (int iteration = 0; iteration < 4; ++iteration) {
-    auto gram = ops::gram(x), squared = ops::gram(gram);
-    if (iteration == 0) {
-      // No singular value s is above 1 now, but all may be far below. (sum of s^8)^(1/8) is a closer bound, and it
-      // saves an iteration or two. It is at least rows^(-3/8), unless x is 0.
-      const double bound = std::max(0.01, std::pow(squared.norm().item<double>(), 0.25));
-      x.div_(bound);
-      gram.div_(bound * bound);
-      squared.div_(std::pow(bound, 4));
-    }
-    x = at::addmm(x, gram.mul_(kB).add_(squared, kC), x, kA, 1.0);
+void add_orthogonal(const at::Tensor& value, const at::Tensor& matrix, double keep, double factor) {
+  if (matrix.size(0) <= matrix.size(1)) {
+    value.addmm_(whitener(matrix), matrix, keep, factor);
+  } else {
+    value.addmm_(matrix, whitener(matrix.t()), keep, factor);
   }
-  return tall ? x.t() : x;
 }
 
 std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config) {
@@ -76,12 +92,11 @@ std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& c
 std::vector<StateTensor> muon_state(const ParameterSpec& spec) { return {{"m", spec.shape}}; }
 
 double muon_used(const ParameterSpec& spec) {
-  const auto elements = static_cast<double>(spec.elements()), rows = static_cast<double>(spec.rows());
   const int64_t widest = spec.column_blocks.empty()
                              ? spec.columns()
                              : *std::max_element(spec.column_blocks.begin(), spec.column_blocks.end());
-  const double part = static_cast<double>(widest), gram = std::min(rows, part);
-  return 2 * elements + 3 * rows * part + 2 * gram * gram;  // the direction, x and its products
+  const auto gram = static_cast<double>(std::min(spec.rows(), widest));
+  return 2 * static_cast<double>(spec.elements()) + 4 * gram * gram;  // the direction; the whitener
 }
 
 }  // namespace thinpipe

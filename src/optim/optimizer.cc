@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "model/threads.h"
 #include "optim/learning_rate.h"
 
 namespace thinpipe {
@@ -42,6 +43,7 @@ void Optimizer::apply(int64_t step, double grad_factor) {
   const int64_t threads = std::min<int64_t>({at::get_num_threads(), kUpdatesAtOnce, 1 + numbers / kNumbersPerThread});
   std::atomic<size_t> next = 0;
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    const OneThread alone;  // where parallel_for did not divide the work either: the bits are the same then
     for (size_t i; (i = next++) < entries_.size();) {
       const auto& [parameter, rule, peak] = entries_[i];
       rule->update({step + 1, {peak.lr * factor, peak.decay * factor}, grad_factor});

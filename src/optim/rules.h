@@ -78,13 +78,15 @@ double adamw_used(const ParameterSpec& spec);
 std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config);
 std::vector<StateTensor> row_adamw_state(const ParameterSpec& spec);
 
-// Muon (Jordan et al.): Nesterov momentum, orthogonalised by four Newton-Schulz steps for each column block separately,
-// times sqrt(max(1, out / in)); for coordinates out = d, because NS(Y U^T) = NS(Y) U^T. Decoupled decay.
+// Muon (Jordan et al.): Nesterov momentum, orthogonalised by a rational function of its singular values for each column
+// block separately, times sqrt(max(1, out / in)); for coordinates out = d, because O(Y U^T) = O(Y) U^T. Decoupled
+// decay.
 std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config);
 std::vector<StateTensor> muon_state(const ParameterSpec& spec);
 double muon_used(const ParameterSpec& spec);
 
-// Approximates the orthogonal factor of `matrix`: singular values are driven into about [0.7, 1.2].
-at::Tensor newton_schulz(const at::Tensor& matrix);
+// value = keep * value + factor * O. O approximates the orthogonal factor of `matrix`: singular values from a 500th
+// of the largest on are driven into about [0.8, 1.2].
+void add_orthogonal(const at::Tensor& value, const at::Tensor& matrix, double keep, double factor);
 
 }  // namespace thinpipe

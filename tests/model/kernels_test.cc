@@ -54,17 +54,22 @@ TEST_P(Kernels, SwigluAgreesForSmallAndHugeInputs) {
   EXPECT_LT(relative_error(ops::swiglu_backward(dy, gate_up), aten_ops::swiglu_backward(dy, gate_up)), tolerance());
 }
 
-TEST_P(Kernels, AttentionAgreesAcrossQueryBlocks) {
-  for (const int64_t length : {1, 5, 128, 131, 300}) {
-    const AttentionShape shape{2, length, 4, 2, 6};
-    const auto qkv = random_tensor({2 * length, shape.qkv_width()}, 1, options());
-    const auto d_output = random_tensor({2 * length, shape.query_width()}, 2, options());
-    const auto fused = ops::attention(qkv, shape), plain = aten_ops::attention(qkv, shape);
-    EXPECT_LT(relative_error(fused.output, plain.output), tolerance());
-    EXPECT_LT(relative_error(fused.lse, plain.lse), tolerance());
-    EXPECT_LT(relative_error(ops::attention_backward(d_output, qkv, plain, shape),
-                             aten_ops::attention_backward(d_output, qkv, plain, shape)),
-              tolerance());
+// Tiles are 96 rows and keys, strips of the diagonal 24 rows, panels 8 or 16 numbers wide.
+TEST_P(Kernels, AttentionAgreesAcrossTiles) {
+  for (const int64_t length : {1, 5, 24, 96, 97, 131, 300}) {
+    for (const int64_t head_dim : {2, 6, 16, 40}) {
+      SCOPED_TRACE(fmt::format("length {}, head_dim {}", length, head_dim));
+      const AttentionShape shape{2, length, 4, 2, head_dim};
+      // Scores of up to a hundred or so: the largest changes from tile to tile, and far smaller ones vanish.
+      const auto qkv = random_tensor({2 * length, shape.qkv_width()}, 1, options()).mul_(3);
+      const auto d_output = random_tensor({2 * length, shape.query_width()}, 2, options());
+      const auto fused = ops::attention(qkv, shape), plain = aten_ops::attention(qkv, shape);
+      EXPECT_LT(relative_error(fused.output, plain.output), tolerance());
+      EXPECT_LT(relative_error(fused.lse, plain.lse), tolerance());
+      EXPECT_LT(relative_error(ops::attention_backward(d_output, qkv, plain, shape),
+                               aten_ops::attention_backward(d_output, qkv, plain, shape)),
+                tolerance());
+    }
   }
 }
 
@@ -108,12 +113,27 @@ TEST_P(Kernels, GainProductBackwardAgrees) {
   EXPECT_LT(relative_error(dg, dg_plain), tolerance());
 }
 
-TEST_P(Kernels, GramAgreesForAnyView) {
-  const auto wide = random_tensor({70, 90}, 1, options());
+// Of one strip, of several, and with a last one that is lower.
+TEST_P(Kernels, SymmetricProductAgreesForAnyView) {
+  const auto wide = random_tensor({270, 290}, 1, options());
   for (const auto& x : {wide, wide.t(), wide.narrow(1, 3, 40), wide.t().narrow(0, 5, 33), wide.narrow(0, 0, 1),
                         wide.narrow(1, 7, 1), wide.slice(1, 0, 90, 3)}) {
     SCOPED_TRACE(x.sizes());
-    EXPECT_LT(relative_error(ops::gram(x), aten_ops::gram(x)), tolerance());
+    const auto product = ops::symmetric_product(x, x.t());
+    EXPECT_LT(relative_error(product, aten_ops::symmetric_product(x, x.t())), tolerance());
+    EXPECT_TRUE(at::equal(product, product.t()));
+  }
+}
+
+TEST_P(Kernels, InverseAgreesAndIsNotANumberWhereThereIsNone) {
+  for (const int64_t size : {1, 33, 100}) {
+    const auto x = random_tensor({size, 2 * size}, 1, options());
+    const auto a = x.mm(x.t()), inverse = ops::inverse_of_positive(a);
+    EXPECT_LT(relative_error(inverse, aten_ops::inverse_of_positive(a)), 100 * tolerance());  // the condition of a
+    EXPECT_LT(relative_error(inverse.mm(a), at::eye(size, options())), 100 * tolerance());
+    EXPECT_TRUE(at::equal(inverse, inverse.t()));
+    EXPECT_TRUE(ops::inverse_of_positive(-a).isnan().all().item<bool>());
+    EXPECT_TRUE(aten_ops::inverse_of_positive(-a).isnan().all().item<bool>());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -85,15 +86,13 @@ void expect_same_as_wide(const OptimConfig& config, ParameterKind kind, int64_t 
 
 // ---- the d-wide forms ----
 
-// Newton-Schulz on the matrix itself, X <- a X + b (X X^T) X + c (X X^T)^2 X, never transposed.
-at::Tensor wide_newton_schulz(const at::Tensor& matrix) {
-  auto x = matrix / (matrix.norm() + 1e-7);  // the guard against a zero matrix is part of the rule
-  x = x / std::pow(at::linalg_svdvals(x).pow(8).sum().item<double>(), 0.125);
-  for (int i = 0; i < 4; ++i) {
-    const auto cubic = x.mm(x.t()).mm(x), quintic = x.mm(x.t()).mm(cubic);
-    x = 3.4445 * x - 4.7750 * cubic + 2.0315 * quintic;
-  }
-  return x;
+// Muon's rational function of the singular values of the matrix itself, by its singular value decomposition.
+at::Tensor wide_orthogonal(const at::Tensor& matrix) {
+  const auto [u, s, vh] = at::linalg_svd(matrix, /*full_matrices=*/false);
+  const auto x = s / std::pow(s.pow(4).sum().item<double>(), 0.25);
+  const auto y =
+      x * (0.961939909 + 0.00921882847 / (x.square() + 1.8960818e-05) + 0.185277518 / (x.square() + 0.00918605963));
+  return (u * y).mm(vh);
 }
 
 TEST(MuonOnCoordinates, IsLiteralMuonOnTheProjectedGradient) {
@@ -107,8 +106,7 @@ TEST(MuonOnCoordinates, IsLiteralMuonOnTheProjectedGradient) {
       wide.m = mu * wide.m + (1 - mu) * gradient;
       const auto direction = mu * wide.m + (1 - mu) * gradient;
       const double shape_factor = std::sqrt(std::max(1.0, static_cast<double>(kWidth) / static_cast<double>(rows)));
-      wide.w =
-          (1 - config.lr * config.weight_decay) * wide.w - config.lr * shape_factor * wide_newton_schulz(direction);
+      wide.w = (1 - config.lr * config.weight_decay) * wide.w - config.lr * shape_factor * wide_orthogonal(direction);
     };
     expect_same_as_wide(config, ParameterKind::kCoordinates, rows, wide_muon);
   }

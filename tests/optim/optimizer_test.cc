@@ -67,25 +67,48 @@ TEST(Adamw, NeverDecaysGains) {
   EXPECT_TRUE(at::equal(gain.value, at::ones({4}, kDoubles)));
 }
 
-TEST(Muon, NewtonSchulzBringsSingularValuesNearOne) {
+at::Tensor orthogonal(const at::Tensor& matrix) {
+  auto result = at::zeros_like(matrix);
+  add_orthogonal(result, matrix, 1.0, 1.0);
+  return result;
+}
+
+TEST(Muon, BringsSingularValuesNearOne) {
   for (const auto& shape : {std::vector<int64_t>{24, 24}, {10, 40}, {40, 10}}) {
-    const auto values = at::linalg_svdvals(newton_schulz(random_tensor(shape, 3)));
+    const auto values = at::linalg_svdvals(orthogonal(random_tensor(shape, 3)));
     EXPECT_GT(values.min().item<double>(), 0.3);
     EXPECT_LT(values.max().item<double>(), 1.3);
   }
 }
 
-TEST(Muon, NewtonSchulzOfZeroIsZero) {
-  EXPECT_TRUE(at::equal(newton_schulz(at::zeros({4, 6}, kDoubles)), at::zeros({4, 6}, kDoubles)));
+TEST(Muon, MakesNothingOfAZeroMatrix) {
+  EXPECT_TRUE(at::equal(orthogonal(at::zeros({4, 6}, kDoubles)), at::zeros({4, 6}, kDoubles)));
 }
 
-// Of a million, the smallest is not reached in four iterations; but those within a factor of fifty are.
-TEST(Muon, NewtonSchulzLiftsSmallSingularValues) {
+// Those within a factor of fifty of the largest are lifted; float32 is as good as float64.
+TEST(Muon, LiftsSmallSingularValues) {
   const auto [u, s, vh] = at::linalg_svd(random_tensor({40, 60}, 5), /*full_matrices=*/false);
   const auto matrix = (u * at::logspace(0, -1.7, 40, 10, kDoubles)).mm(vh);
-  const auto values = at::linalg_svdvals(newton_schulz(matrix));
+  const auto exact = orthogonal(matrix);
+  const auto values = at::linalg_svdvals(exact);
   EXPECT_GT(values.min().item<double>(), 0.6);
   EXPECT_LT(values.max().item<double>(), 1.3);
+  const auto rounded = orthogonal(matrix.to(at::kFloat)).to(at::kDouble);
+  EXPECT_LT(((rounded - exact).norm() / exact.norm()).item<double>(), 1e-3);  // 6e-8 in x x^T, magnified by the slopes
+}
+
+// Gradients of a long run are small: their squares must not vanish in float32.
+TEST(Muon, IsTheSameForTinyMatrices) {
+  const auto matrix = random_tensor({30, 50}, 6).to(at::kFloat);
+  const auto tiny = orthogonal(matrix * 1e-5), plain = orthogonal(matrix);
+  EXPECT_LT(((tiny - plain).norm() / plain.norm()).item<double>(), 1e-3);
+}
+
+TEST(Muon, KeepsAndScalesWhatItAddsTo) {
+  const auto matrix = random_tensor({6, 9}, 7), before = random_tensor({6, 9}, 8);
+  auto value = before.clone();
+  add_orthogonal(value, matrix, 0.25, -3.0);
+  EXPECT_TRUE(at::allclose(value, 0.25 * before - 3.0 * orthogonal(matrix), 1e-12, 1e-12));
 }
 
 TEST(Optimizer, UpdatesToTheSameBitsWithAnyNumberOfThreads) {
@@ -114,7 +137,7 @@ TEST(Optimizer, UpdatesToTheSameBitsWithAnyNumberOfThreads) {
 TEST(Muon, KeepsTheSingularVectors) {
   const auto matrix = random_tensor({6, 9}, 4);
   const auto [u, s, vh] = at::linalg_svd(matrix, /*full_matrices=*/false);
-  const auto rotated = u.t().mm(newton_schulz(matrix)).mm(vh.t());
+  const auto rotated = u.t().mm(orthogonal(matrix)).mm(vh.t());
   const auto off_diagonal = rotated - at::diag(rotated.diagonal());
   EXPECT_LT(off_diagonal.abs().max().item<double>(), 1e-12);
 }

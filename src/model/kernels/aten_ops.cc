@@ -149,7 +149,12 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
   d_gain.add_((x * weight).sum(1));
 }
 
-at::Tensor gram(const at::Tensor& x) { return at::mm(x, x.t()); }
+at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b) { return at::mm(a, b); }
+
+at::Tensor inverse_of_positive(const at::Tensor& a) {
+  const auto [factor, failed] = at::linalg_cholesky_ex(a);
+  return at::where(failed == 0, at::cholesky_inverse(factor), std::numeric_limits<double>::quiet_NaN());
+}
 
 }  // namespace aten_ops
 }  // namespace thinpipe

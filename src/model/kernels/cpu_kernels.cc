@@ -114,46 +114,284 @@ void swiglu_backward(const T* dy, const T* gate_up, int64_t rows, int64_t m, T* 
   }
 }
 
+// ---- attention ----
+// Works on tiles of kAttentionTile query rows and as many keys, whose scores stay in the cache, and multiplies by small
+// products of its own: those of BLAS would pack the operands again for every tile.
+
 template <class T>
-void causal_softmax(T* scores, int64_t rows, int64_t first_row, T scale, T* lse) {
-  const int64_t keys = first_row + rows;
-  for (int64_t row = 0; row < rows; ++row, scores += keys) {
-    const int64_t seen = first_row + row + 1;
-    T top = scores[0];
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < seen; ++i) top = scores[i] > top ? scores[i] : top;
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < seen; ++i) {
-      scores[i] = exp_of((scores[i] - top) * scale);
-      sum += scores[i];
+struct Panel;
+// Two vectors of this type are as wide as a panel. Unaligned.
+template <>
+struct Panel<float> {
+  typedef float Vector __attribute__((vector_size(32), aligned(4)));
+};
+template <>
+struct Panel<double> {
+  typedef double Vector __attribute__((vector_size(32), aligned(8)));
+};
+template <class T>
+constexpr int64_t kLanes = 32 / sizeof(T);
+template <class T>
+constexpr int64_t kWidth = 2 * kLanes<T>;  // of a panel
+
+constexpr int64_t kTile = kAttentionTile;
+constexpr int64_t kScoreRow = kTile + 16;  // not a power of 2, so that a column does not fall on few lines of the cache
+// A tile on the diagonal is handled in strips of so many rows, each without the part that it does not see.
+constexpr int64_t kStrip = 24;
+
+int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+template <class T>
+int64_t panels(int64_t columns) {
+  return (columns + kWidth<T> - 1) / kWidth<T>;
+}
+
+// The matrix in panels of kWidth columns, each row by row; the last is filled up with zeros.   x: (rows, columns)
+template <class T>
+void pack(const T* x, int64_t stride, int64_t rows, int64_t columns, T* packed) {
+  for (int64_t first = 0; first < columns; first += kWidth<T>) {
+    const int64_t width = least(kWidth<T>, columns - first);
+    for (int64_t row = 0; row < rows; ++row, packed += kWidth<T>) {
+      for (int64_t i = 0; i < width; ++i) packed[i] = x[row * stride + first + i];
+      for (int64_t i = width; i < kWidth<T>; ++i) packed[i] = 0;
     }
-    const T inverse = T(1) / sum;
-#pragma omp simd
-    for (int64_t i = 0; i < seen; ++i) scores[i] *= inverse;
-    for (int64_t i = seen; i < keys; ++i) scores[i] = 0;
-    lse[row] = top * scale + static_cast<T>(log(sum));
+  }
+}
+
+// The same of the transposed matrix, read along its rows.   x: (columns, rows)
+template <class T>
+void pack_transposed(const T* x, int64_t stride, int64_t rows, int64_t columns, T* packed) {
+  for (int64_t first = 0; first < columns; first += kWidth<T>, packed += rows * kWidth<T>) {
+    for (int64_t i = 0; i < kWidth<T>; ++i) {
+      const T* from = first + i < columns ? x + (first + i) * stride : nullptr;
+      for (int64_t row = 0; row < rows; ++row) packed[row * kWidth<T> + i] = from != nullptr ? from[row] : T(0);
+    }
+  }
+}
+
+// Element (i, k) of the left operand is at data[i * row + k * step].
+template <class T>
+struct Left {
+  const T* data;
+  int64_t row, step;
+};
+// The packed right operand; its panels are `panel` numbers apart.
+template <class T>
+struct Right {
+  const T* data;
+  int64_t panel;
+};
+
+// c (kRows, kWidth) = a b, or += if add.
+template <int kRows, class T>
+inline void multiply_tile(Left<T> a, const T* b, int64_t depth, bool add, T* c, int64_t stride) {
+  using Vector = typename Panel<T>::Vector;
+  Vector sum[kRows][2];
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+    Vector* row = reinterpret_cast<Vector*>(c + i * stride);
+    sum[i][0] = add ? row[0] : Vector{};
+    sum[i][1] = add ? row[1] : Vector{};
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    const Vector low = *reinterpret_cast<const Vector*>(b + k * kWidth<T>);
+    const Vector high = *reinterpret_cast<const Vector*>(b + k * kWidth<T> + kLanes<T>);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      const T x = a.data[i * a.row + k * a.step];
+      sum[i][0] += x * low;
+      sum[i][1] += x * high;
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+    Vector* row = reinterpret_cast<Vector*>(c + i * stride);
+    row[0] = sum[i][0];
+    row[1] = sum[i][1];
   }
 }
 
 template <class T>
-void causal_softmax_again(T* scores, int64_t rows, int64_t first_row, T scale, const T* lse) {
-  const int64_t keys = first_row + rows;
-  for (int64_t row = 0; row < rows; ++row, scores += keys) {
-    const int64_t seen = first_row + row + 1;
-    const T shift = lse[row];
-#pragma omp simd
-    for (int64_t i = 0; i < seen; ++i) scores[i] = exp_of(scores[i] * scale - shift);
+void multiply_rows(int64_t rows, Left<T> a, const T* b, int64_t depth, bool add, T* c, int64_t stride) {
+  switch (rows) {
+    case 1:
+      return multiply_tile<1>(a, b, depth, add, c, stride);
+    case 2:
+      return multiply_tile<2>(a, b, depth, add, c, stride);
+    case 3:
+      return multiply_tile<3>(a, b, depth, add, c, stride);
+    case 4:
+      return multiply_tile<4>(a, b, depth, add, c, stride);
+    case 5:
+      return multiply_tile<5>(a, b, depth, add, c, stride);
+    default:
+      return multiply_tile<6>(a, b, depth, add, c, stride);
+  }
+}
+
+// c (m, n) = a b, or += if add.
+template <class T>
+void multiply(int64_t m, int64_t n, int64_t depth, Left<T> a, Right<T> b, bool add, T* c, int64_t stride) {
+  constexpr int64_t kRows = 6;
+  for (int64_t left = 0; left < n; left += kWidth<T>, b.data += b.panel) {
+    const int64_t width = least(kWidth<T>, n - left);
+    for (int64_t top = 0; top < m; top += kRows) {
+      const int64_t rows = least(kRows, m - top);
+      const Left<T> part{a.data + top * a.row, a.row, a.step};
+      T* out = c + top * stride + left;
+      if (width == kWidth<T>) {
+        multiply_rows(rows, part, b.data, depth, add, out, stride);
+        continue;
+      }
+      T edge[kRows * kWidth<T>];  // c has no room for a whole panel
+      multiply_rows(rows, part, b.data, depth, false, edge, kWidth<T>);
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < width; ++j)
+          out[i * stride + j] = edge[i * kWidth<T> + j] + (add ? out[i * stride + j] : 0);
+      }
+    }
+  }
+}
+
+// Calls body(first row, rows, keys that these rows see): once for a tile below the diagonal, else strip by strip.
+template <class Body>
+void for_each_strip(int64_t rows, int64_t keys, bool diagonal, const Body& body) {
+  if (!diagonal) return body(0, rows, keys);
+  for (int64_t first = 0; first < rows; first += kStrip) {
+    const int64_t count = least(kStrip, rows - first);
+    body(first, count, first + count);
+  }
+}
+
+// The softmax goes on over the next keys: `top` and `sum` of each row, and the rows of `mixed`, are brought up to date,
+// and scores become exp(scale * (score - top)); 0 for keys that a row does not see.
+// Not inlined: inside a larger function g++ 12 does not vectorise the exponentials.
+template <class T>
+[[gnu::noinline]] void softmax_on(T* scores, int64_t rows, int64_t keys, bool diagonal, bool is_first, T scale, T* top,
+                                  T* sum, T* mixed, int64_t dim) {
+  for (int64_t row = 0; row < rows; ++row, scores += kScoreRow, mixed += dim) {
+    const int64_t seen = diagonal ? row + 1 : keys;
+    T most = is_first ? scores[0] : top[row];
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < seen; ++i) most = scores[i] > most ? scores[i] : most;
+    T total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < seen; ++i) {
+      scores[i] = exp_of((scores[i] - most) * scale);
+      total += scores[i];
+    }
     for (int64_t i = seen; i < keys; ++i) scores[i] = 0;
+    if (!is_first && most > top[row]) {
+      const T shrink = exp_of((top[row] - most) * scale);
+      sum[row] *= shrink;
+#pragma omp simd
+      for (int64_t i = 0; i < dim; ++i) mixed[i] *= shrink;
+    }
+    top[row] = most;
+    sum[row] = is_first ? total : sum[row] + total;
   }
 }
 
 template <class T>
-void softmax_backward(const T* p, T* dp, int64_t rows, int64_t keys, T scale, const T* delta) {
-  for (int64_t row = 0; row < rows; ++row, p += keys, dp += keys) {
-    const T shift = delta[row];
+void attention(const T* q, const T* k, const T* v, int64_t stride, int64_t length, int64_t dim, T scale, T* scratch,
+               T* output, int64_t output_stride, T* lse) {
+  T* keys = scratch;                                         // k^T, packed
+  T* values = keys + panels<T>(length) * kWidth<T> * dim;    // v, packed
+  T* scores = values + panels<T>(dim) * kWidth<T> * length;  // (kTile, kScoreRow)
+  T* mixed = scores + kTile * kScoreRow;                     // (kTile, dim)
+  T *top = mixed + kTile * dim, *sum = top + kTile;          // (kTile) each
+  pack_transposed(k, stride, dim, length, keys);
+  pack(v, stride, length, dim, values);
+  for (int64_t first = 0; first < length; first += kTile) {
+    const int64_t rows = least(kTile, length - first);
+    for (int64_t from = 0; from <= first; from += kTile) {
+      const int64_t count = least(kTile, length - from);
+      const bool diagonal = from == first;
+      for_each_strip(rows, count, diagonal, [&](int64_t strip, int64_t height, int64_t seen) {
+        multiply<T>(height, seen, dim, {q + (first + strip) * stride, stride, 1}, {keys + from * dim, kWidth<T> * dim},
+                    false, scores + strip * kScoreRow, kScoreRow);
+      });
+      softmax_on(scores, rows, count, diagonal, from == 0, scale, top, sum, mixed, dim);
+      for_each_strip(rows, count, diagonal, [&](int64_t strip, int64_t height, int64_t seen) {
+        multiply<T>(height, dim, seen, {scores + strip * kScoreRow, kScoreRow, 1},
+                    {values + from * kWidth<T>, kWidth<T> * length}, from > 0, mixed + strip * dim, dim);
+      });
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      const T inverse = T(1) / sum[row];
+      T* out = output + (first + row) * output_stride;
+      for (int64_t i = 0; i < dim; ++i) out[i] = mixed[row * dim + i] * inverse;
+      lse[first + row] = top[row] * scale + static_cast<T>(log(sum[row]));
+    }
+  }
+}
+
+// Scores become the probabilities p, and dp becomes scale * p o (dp - delta), the gradient of the scores.
+template <class T>
+[[gnu::noinline]] void softmax_backward(T* scores, T* dp, int64_t rows, int64_t keys, bool diagonal, T scale,
+                                        const T* lse, const T* delta) {
+  for (int64_t row = 0; row < rows; ++row, scores += kScoreRow, dp += kScoreRow) {
+    const int64_t seen = diagonal ? row + 1 : keys;
+    const T shift = lse[row], pull = delta[row];
 #pragma omp simd
-    for (int64_t i = 0; i < keys; ++i) dp[i] = scale * p[i] * (dp[i] - shift);
+    for (int64_t i = 0; i < seen; ++i) {
+      scores[i] = exp_of(scores[i] * scale - shift);
+      dp[i] = scale * scores[i] * (dp[i] - pull);
+    }
+    for (int64_t i = seen; i < keys; ++i) scores[i] = dp[i] = 0;
+  }
+}
+
+template <class T>
+void attention_backward(const T* q, const T* k, const T* v, int64_t stride, int64_t length, int64_t dim, T scale,
+                        T* scratch, const T* output, const T* d_output, int64_t output_stride, const T* lse, T* dq,
+                        T* dk, T* dv) {
+  const int64_t by_key = panels<T>(length) * kWidth<T> * dim, by_dim = panels<T>(dim) * kWidth<T>;
+  T *keys_t = scratch, *values_t = keys_t + by_key, *keys = values_t + by_key;  // k^T, v^T and k, packed
+  T *p = keys + by_dim * length, *dp = p + kTile * kScoreRow;                   // (kTile, kScoreRow) each
+  T *q_packed = dp + kTile * kScoreRow, *d_out = q_packed + kTile * by_dim;     // of the tile's rows, packed
+  T* delta = d_out + kTile * by_dim;                                            // (kTile)
+  pack_transposed(k, stride, dim, length, keys_t);
+  pack_transposed(v, stride, dim, length, values_t);
+  pack(k, stride, length, dim, keys);
+  for (int64_t first = 0; first < length; first += kTile) {
+    const int64_t rows = least(kTile, length - first);
+    const Left<T> queries{q + first * stride, stride, 1}, gradient{d_output + first * output_stride, output_stride, 1};
+    pack(queries.data, stride, rows, dim, q_packed);
+    pack(gradient.data, output_stride, rows, dim, d_out);
+    for (int64_t row = 0; row < rows; ++row) {
+      const T *a = output + (first + row) * output_stride, *b = gradient.data + row * output_stride;
+      T dot = 0;
+#pragma omp simd reduction(+ : dot)
+      for (int64_t i = 0; i < dim; ++i) dot += a[i] * b[i];
+      delta[row] = dot;
+    }
+    for (int64_t from = 0; from <= first; from += kTile) {
+      const int64_t count = least(kTile, length - from);
+      const bool diagonal = from == first;
+      for_each_strip(rows, count, diagonal, [&](int64_t strip, int64_t height, int64_t seen) {
+        const int64_t at = strip * kScoreRow;
+        multiply<T>(height, seen, dim, {queries.data + strip * stride, stride, 1},
+                    {keys_t + from * dim, kWidth<T> * dim}, false, p + at, kScoreRow);
+        multiply<T>(height, seen, dim, {gradient.data + strip * output_stride, output_stride, 1},
+                    {values_t + from * dim, kWidth<T> * dim}, false, dp + at, kScoreRow);
+      });
+      softmax_backward(p, dp, rows, count, diagonal, scale, lse + first, delta);
+      for_each_strip(rows, count, diagonal, [&](int64_t strip, int64_t height, int64_t seen) {
+        multiply<T>(height, dim, seen, {dp + strip * kScoreRow, kScoreRow, 1},
+                    {keys + from * kWidth<T>, kWidth<T> * length}, from > 0, dq + (first + strip) * stride, stride);
+      });
+      // Here a strip is of keys, which the rows from its first one on see.
+      for_each_strip(count, rows, diagonal, [&](int64_t strip, int64_t height, int64_t) {
+        const int64_t unseen = diagonal ? strip : 0, at = unseen * kScoreRow + strip;
+        const Right<T> in_q{q_packed + unseen * kWidth<T>, kWidth<T> * rows},
+            in_out{d_out + unseen * kWidth<T>, kWidth<T> * rows};
+        multiply<T>(height, dim, rows - unseen, {p + at, 1, kScoreRow}, in_out, true, dv + (from + strip) * stride,
+                    stride);
+        multiply<T>(height, dim, rows - unseen, {dp + at, 1, kScoreRow}, in_q, true, dk + (from + strip) * stride,
+                    stride);
+      });
+    }
   }
 }
 
@@ -243,9 +481,8 @@ constexpr CpuKernels<T> kTable{rms_norm<T>,
                                rope<T>,
                                swiglu<T>,
                                swiglu_backward<T>,
-                               causal_softmax<T>,
-                               causal_softmax_again<T>,
-                               softmax_backward<T>,
+                               attention<T>,
+                               attention_backward<T>,
                                table_read<T>,
                                table_read_backward<T>,
                                gain_product_backward<T>,

@@ -27,13 +27,15 @@ struct CpuKernels {
   void (*swiglu)(const T* gate_up, int64_t rows, int64_t m, T* y);
   void (*swiglu_backward)(const T* dy, const T* gate_up, int64_t rows, int64_t m, T* d_gate_up);
 
-  // Row r of the block may attend to keys 0..first_row + r; the rest become 0.
-  //   scores, in place: (rows, keys) with keys = first_row + rows -> softmax(scale * scores); lse: (rows)
-  void (*causal_softmax)(T* scores, int64_t rows, int64_t first_row, T scale, T* lse);
-  // Computes the probabilities from scores and lse, in place.
-  void (*causal_softmax_again)(T* scores, int64_t rows, int64_t first_row, T scale, const T* lse);
-  // d_scores = scale * p o (dp - delta), in place of dp.   p, dp: (rows, keys); delta: (rows)
-  void (*softmax_backward)(const T* p, T* dp, int64_t rows, int64_t keys, T scale, const T* delta);
+  // Causal attention of one head: output = softmax(scale * q k^T) v, where row r sees keys 0..r.
+  //   q, k, v: (length, dim), rows `stride` apart; output: rows `output_stride` apart; lse: (length)
+  //   scratch: attention_scratch(length, dim) numbers
+  void (*attention)(const T* q, const T* k, const T* v, int64_t stride, int64_t length, int64_t dim, T scale,
+                    T* scratch, T* output, int64_t output_stride, T* lse);
+  // dq becomes the gradient of q; those of k and v are added to dk and dv.   dq, dk, dv: rows `stride` apart
+  void (*attention_backward)(const T* q, const T* k, const T* v, int64_t stride, int64_t length, int64_t dim, T scale,
+                             T* scratch, const T* output, const T* d_output, int64_t output_stride, const T* lse, T* dq,
+                             T* dk, T* dv);
 
   // The two directions of the anchor table (METHOD 1b), over the distinct tokens [0, unique) of a microbatch. order
   // lists the rows token by token; those of token t are order[offsets[t] .. offsets[t+1]).
@@ -50,6 +52,13 @@ struct CpuKernels {
   //   logits: (rows, V); targets: (rows), each in [0, V)
   double (*cross_entropy)(T* logits, const int64_t* targets, int64_t rows, int64_t vocab, bool gradient, T scale);
 };
+
+// Numbers that the attention kernels need besides their input and output.
+inline constexpr int64_t kAttentionTile = 96;  // query rows, and keys, at once
+constexpr int64_t attention_scratch(int64_t length, int64_t dim) {
+  const int64_t wide = dim + 16;  // 16: panels are filled up to their width
+  return 3 * (length + 16) * wide + kAttentionTile * (2 * (kAttentionTile + 16) + 3 * wide + 2);
+}
 
 template <class T>
 const CpuKernels<T>& cpu_kernels();

@@ -3,32 +3,45 @@
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <cblas.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "base/result.h"
 #include "model/kernels/cpu_kernels.h"
 #include "model/kernels/ops.h"
 
+// LAPACK, in libopenblas, which has no header for it.
+extern "C" {
+void spotrf_(const char* half, const int* n, float* a, const int* stride, int* info);
+void dpotrf_(const char* half, const int* n, double* a, const int* stride, int* info);
+void spotri_(const char* half, const int* n, float* a, const int* stride, int* info);
+void dpotri_(const char* half, const int* n, double* a, const int* stride, int* info);
+}
+
 namespace thinpipe::ops {
 namespace {
+
+// Half of the inverse of a positive definite matrix, in place; false if it is not one. LAPACK counts in columns, so its
+// lower half is the upper one here.
+bool invert_upper(int m, float* a) {
+  int info = 0;
+  spotrf_("L", &m, a, &m, &info);
+  if (info == 0) spotri_("L", &m, a, &m, &info);
+  return info == 0;
+}
+bool invert_upper(int m, double* a) {
+  int info = 0;
+  dpotrf_("L", &m, a, &m, &info);
+  if (info == 0) dpotri_("L", &m, a, &m, &info);
+  return info == 0;
+}
 
 // Rows per task, each with this many numbers: enough work to pay for a thread, few enough to balance the load.
 int64_t rows_per_task(int64_t numbers) {
   constexpr int64_t kNumbersPerTask = 1 << 15;
   return std::max<int64_t>(1, kNumbersPerTask / std::max<int64_t>(1, numbers));
-}
-
-// The upper triangle of C = A A^T, (m, m), or of A^T A.
-void syrk(CBLAS_TRANSPOSE transpose, int64_t m, int64_t n, const float* a, int64_t stride, float* c) {
-  cblas_ssyrk(CblasRowMajor, CblasUpper, transpose, static_cast<int>(m), static_cast<int>(n), 1, a,
-              static_cast<int>(stride), 0, c, static_cast<int>(m));
-}
-void syrk(CBLAS_TRANSPOSE transpose, int64_t m, int64_t n, const double* a, int64_t stride, double* c) {
-  cblas_dsyrk(CblasRowMajor, CblasUpper, transpose, static_cast<int>(m), static_cast<int>(n), 1, a,
-              static_cast<int>(stride), 0, c, static_cast<int>(m));
 }
 
 // Square by square, so that the reads down a column stay in the cache.
@@ -205,17 +218,34 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
   });
 }
 
-at::Tensor gram(const at::Tensor& x) {
-  if (!fused(x)) return aten_ops::gram(x);
-  const bool transposed = x.stride(0) == 1 && x.stride(1) >= x.size(0) && x.size(1) > 1;
-  const auto a = transposed ? x.t() : x.stride(1) == 1 && x.stride(0) >= x.size(1) ? x : x.contiguous();
-  auto c = at::empty({x.size(0), x.size(0)}, x.options());
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "gram", [&] {
-    syrk(transposed ? CblasTrans : CblasNoTrans, x.size(0), x.size(1), a.data_ptr<scalar_t>(), a.stride(0),
-         c.data_ptr<scalar_t>());
-    copy_upper_to_lower(c.data_ptr<scalar_t>(), x.size(0));
-  });
+at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b) {
+  if (!fused(a)) return aten_ops::symmetric_product(a, b);
+  const int64_t m = a.size(0);
+  auto c = at::empty({m, m}, a.options());
+  // Strips of rows, each from the diagonal on: eight leave out seven sixteenths. Thin ones would slow BLAS down.
+  const int64_t height = std::max<int64_t>(64, (m + 7) / 8);
+  for (int64_t first = 0; first < m; first += height) {
+    const int64_t rows = std::min(height, m - first);
+    auto strip = c.narrow(0, first, rows).narrow(1, first, m - first);
+    at::mm_out(strip, a.narrow(0, first, rows), b.narrow(1, first, m - first));
+  }
+  AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "symmetric_product",
+                             [&] { copy_upper_to_lower(c.data_ptr<scalar_t>(), m); });
   return c;
+}
+
+at::Tensor inverse_of_positive(const at::Tensor& a) {
+  if (!fused(a)) return aten_ops::inverse_of_positive(a);
+  auto inverse = a.clone(at::MemoryFormat::Contiguous);
+  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "inverse_of_positive", [&] {
+    auto* data = inverse.data_ptr<scalar_t>();
+    if (invert_upper(static_cast<int>(a.size(0)), data)) {
+      copy_upper_to_lower(data, a.size(0));
+    } else {
+      inverse.fill_(std::numeric_limits<double>::quiet_NaN());
+    }
+  });
+  return inverse;
 }
 
 }  // namespace thinpipe::ops

@@ -86,8 +86,11 @@ TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, con
 void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
                            at::Tensor& d_gain);
 
-// X X^T, with half the multiplications of a product. x may be any view.   (m, n) -> (m, m)
-at::Tensor gram(const at::Tensor& x);
+// A B where it is known to be symmetric, as X X^T is: computes little more than half of it. a and b may be any views.
+//   (m, n), (n, m) -> (m, m)
+at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b);
+// The inverse of a symmetric, positive definite matrix. Not a number everywhere if it is not one.
+at::Tensor inverse_of_positive(const at::Tensor& a);
 
 }  // namespace ops
 
@@ -111,7 +114,8 @@ TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, con
                                   const TokenIndex& tokens);
 void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
                            at::Tensor& d_gain);
-at::Tensor gram(const at::Tensor& x);
+at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b);
+at::Tensor inverse_of_positive(const at::Tensor& a);
 
 }  // namespace aten_ops
 }  // namespace thinpipe
