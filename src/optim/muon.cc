@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "model/kernels/ops.h"
+#include "optim/moment.h"
 #include "optim/rules.h"
 
 namespace thinpipe {
@@ -12,18 +13,20 @@ namespace {
 
 class Muon final : public UpdateRule {
  public:
-  Muon(Parameter& parameter, const OptimConfig& config)
+  Muon(Parameter& parameter, const OptimConfig& config, uint64_t seed)
       : parameter_(parameter),
         momentum_(config.momentum),
-        m_(at::zeros_like(parameter.value)),
+        m_(parameter, "m", parameter.shape, config.state, seed),
         blocks_(parameter.column_blocks) {
     if (blocks_.empty()) blocks_ = {parameter.value.size(1)};
   }
 
   void update(const UpdateStep& step) override {
     const auto grad = step.grad_factor == 1.0 ? parameter_.grad : parameter_.grad * step.grad_factor;
-    m_.lerp_(grad, 1.0 - momentum_);
-    const auto direction = grad.lerp(m_, momentum_);
+    const auto m = m_.read(0, grad.numel()).view_as(grad);
+    m.lerp_(grad, 1.0 - momentum_);
+    const auto direction = grad.lerp(m, momentum_);
+    m_.keep(m, 0, step.count);
     if (step.rates.decay != 0) parameter_.value.mul_(1.0 - step.rates.decay);
     int64_t first = 0;
     for (const int64_t width : blocks_) {
@@ -35,14 +38,14 @@ class Muon final : public UpdateRule {
     }
   }
 
-  void change_over(const at::Tensor& q) override { m_.copy_(m_.mm(q)); }
+  void change_over(const at::Tensor& q) override { m_.take_over(m_.whole().mm(q)); }
 
-  std::vector<std::pair<std::string, at::Tensor>> state() override { return {{"m", m_}}; }
+  std::vector<std::pair<std::string, at::Tensor>> state() override { return {{"m", m_.stored()}}; }
 
  private:
   Parameter& parameter_;
   double momentum_;
-  at::Tensor m_;
+  Moment m_;
   std::vector<int64_t> blocks_;
 };
 
@@ -69,19 +72,20 @@ at::Tensor newton_schulz(const at::Tensor& matrix) {
   return tall ? x.t() : x;
 }
 
-std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config) {
-  return std::make_unique<Muon>(parameter, config);
+std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config, uint64_t seed) {
+  return std::make_unique<Muon>(parameter, config, seed);
 }
 
 std::vector<StateTensor> muon_state(const ParameterSpec& spec) { return {{"m", spec.shape}}; }
 
-double muon_used(const ParameterSpec& spec) {
+double muon_used(const ParameterSpec& spec, StateFormat state) {
   const auto elements = static_cast<double>(spec.elements()), rows = static_cast<double>(spec.rows());
   const int64_t widest = spec.column_blocks.empty()
                              ? spec.columns()
                              : *std::max_element(spec.column_blocks.begin(), spec.column_blocks.end());
   const double part = static_cast<double>(widest), gram = std::min(rows, part);
-  return 2 * elements + 3 * rows * part + 2 * gram * gram;  // the direction, x and its products
+  const double copies = state == StateFormat::kBf16 ? 3 : 2;
+  return copies * elements + 3 * rows * part + 2 * gram * gram;  // the direction, x and its products
 }
 
 }  // namespace thinpipe

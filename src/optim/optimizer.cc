@@ -16,11 +16,11 @@ double clip_factor(double squared_norm, double clip) {
   return clip > 0 && norm > clip ? clip / norm : 1.0;
 }
 
-Optimizer::Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters)
+Optimizer::Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters, uint64_t seed)
     : config_(config), total_steps_(total_steps) {
   for (auto& parameter : parameters.all()) {
     const auto& kind = rule_for(config.kind, parameter);
-    entries_.push_back({&parameter, kind.make(parameter, config), kind.peak(config, parameter)});
+    entries_.push_back({&parameter, kind.make(parameter, config, seed), kind.peak(config, parameter)});
   }
 }
 
@@ -55,8 +55,8 @@ void Optimizer::change_over(const at::Tensor& q) {
   }
 }
 
-std::vector<Optimizer::Moment> Optimizer::state() {
-  std::vector<Moment> moments;
+std::vector<Optimizer::SavedMoment> Optimizer::state() {
+  std::vector<SavedMoment> moments;
   for (auto& entry : entries_) {
     for (auto& [name, tensor] : entry.rule->state()) moments.push_back({entry.parameter, name, tensor});
   }
