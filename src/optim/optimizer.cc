@@ -25,10 +25,16 @@ Optimizer::Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSe
 }
 
 double Optimizer::squared_norm() const {
+  // In pieces, because ATen copies what it adds up to double.
+  constexpr int64_t kNormAtOnce = 1 << 22;
   double total = 0;
   for (const auto& entry : entries_) {
-    const auto norm = at::norm(entry.parameter->grad, 2, at::kDouble).item<double>();
-    total += norm * norm;
+    const auto grad = entry.parameter->grad.view({-1});
+    for (int64_t first = 0; first < grad.numel(); first += kNormAtOnce) {
+      const auto piece = grad.narrow(0, first, std::min(kNormAtOnce, grad.numel() - first));
+      const auto norm = at::norm(piece, 2, at::kDouble).item<double>();
+      total += norm * norm;
+    }
   }
   return total;
 }

@@ -19,7 +19,7 @@ namespace {
 // Resident memory of a run of one tiny block: the program, libtorch and the buffers of its thread pools.
 constexpr double kBaseBytes = 192.0 * (1 << 20);
 // Freed tensors leave holes in the heap that the next tensor does not always fit.
-constexpr double kHeapSlack = 1.15;
+constexpr double kHeapSlack = 1.05;
 // Temporary memory for rounding an operand to bf16 and back, in float32 numbers per number.
 constexpr double kRoundedOperand = 1.5;
 constexpr double kMostBytes = 1e18;
