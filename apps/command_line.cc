@@ -50,10 +50,13 @@ void add_plan(Command& program) {
   command.config_argument(arguments->config);
   command.set_option(arguments->overrides);
   command.json_flag(arguments->json);
+  command.value("--measure", arguments->measure, kNumber,
+                "also build this stage here, run one step of it on made-up tokens and print the memory it took");
   command.footer(R"(Examples:
   $ thinpipe plan                               # the default model
   $ thinpipe plan my.toml --set pipeline.stages=8
   $ thinpipe plan my.toml --set train.recompute=block
+  $ thinpipe plan my.toml --measure 0           # is the plan right?
 Prints memory, size of the checkpoint and bytes per step of every stage. Trains nothing.)");
   command.callback([arguments] { plan(*arguments); });
 }

@@ -82,6 +82,7 @@ void train(const TrainArguments& arguments);
 struct PlanArguments {
   std::string config;
   std::vector<std::string> overrides;
+  std::string measure;  // number of a stage; empty: none
   bool json = false;
 };
 void plan(const PlanArguments& arguments);

@@ -68,7 +68,7 @@ StepSeconds time_step(const ModelConfig& model, OptimizerKind kind, const TokenB
   Stage stage(model, vocab, whole_model(model), Precision::kFloat32, 1, at::Device("cpu"));
   OptimConfig optim;
   optim.kind = kind;
-  Optimizer optimizer(optim, 1000, stage.parameters());
+  Optimizer optimizer(optim, 1000, stage.parameters(), /*seed=*/1);
   StepSeconds least;
   for (int64_t round = 0; round <= rounds; ++round) {  // the first one warms up
     const double pass = seconds_of([&] {

@@ -31,7 +31,7 @@ StageTimes time_stage(const RunConfig& config, int64_t vocab, int64_t number, co
   auto model = config.model;
   model.table.clear();  // any table takes the same time
   Stage stage(model, vocab, range, config.train.precision, config.train.seed, at::Device("cpu"));
-  Optimizer optimizer(config.optim, config.train.steps, stage.parameters());
+  Optimizer optimizer(config.optim, config.train.steps, stage.parameters(), config.train.seed);
   const std::vector<int64_t> shape{batch.sequences() * batch.length(), config.model.boundary_width()};
   const auto stream = fill_random(CounterRng(1, "stream"), shape, 1.0, stage.options());
   const auto grad = fill_random(CounterRng(1, "grad"), shape, 1e-5, stage.options());

@@ -137,6 +137,9 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
 
   std::string_view bytes() const { return {data_, size_}; }
+  // Gives the memory of these bytes back to the system. They stay valid: reading them again reads the file again. For
+  // files that are read once and may be larger than the memory that is left.
+  void forget(std::string_view part) const;
 
  private:
   MappedFile(const char* data, size_t size) : data_(data), size_(size) {}

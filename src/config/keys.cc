@@ -286,6 +286,9 @@ void add_optim(Table& table) {
   add("beta2", &C::beta2, from_to_below(0, 1), "AdamW: decay of the second moment");
   add("eps", &C::eps, from(kLeastEps, 1), "AdamW: prevents division by 0");
   add("momentum", &C::momentum, from_to_below(0, 1), "Muon: momentum");
+  add("state", &C::state, one_of<StateFormat>(),
+      "number format of the optimizer's moments; full: that of the weights; bf16: half of its memory and of its share "
+      "of checkpoints, rounded stochastically, so that small changes add up");
   add("weight_decay", &C::weight_decay, from(0, 100),
       "decoupled weight decay; applies to matrices and embeddings, never to gains");
   add("clip", &C::clip, from(0, 1e9), "maximum global gradient norm; 0: no clipping");

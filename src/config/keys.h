@@ -25,6 +25,8 @@ inline constexpr auto kWords<Precision> = words("float64", "float32", "bf16");
 template <>
 inline constexpr auto kWords<OptimizerKind> = words("adamw", "row_adamw", "muon");
 template <>
+inline constexpr auto kWords<StateFormat> = words("full", "bf16");
+template <>
 inline constexpr auto kWords<LrSchedule> = words("constant", "cosine", "linear", "wsd");
 template <>
 inline constexpr auto kWords<Pack> = words("fp64", "fp32", "bf16", "fp16", "int8", "int4", "int2");

@@ -17,6 +17,8 @@ enum class Positions { kRope, kSinusoidal };
 // product.
 enum class Precision { kFloat64, kFloat32, kBf16 };
 enum class OptimizerKind { kAdamw, kRowAdamw, kMuon };
+// The number format of the optimizer's moments between two steps: that of the weights, or bf16.
+enum class StateFormat { kFull, kBf16 };
 enum class LrSchedule { kConstant, kCosine, kLinear, kWsd };
 // Number format of the values that cross a cut (docs/wire.md, "Packs").
 enum class Pack { kFp64, kFp32, kBf16, kFp16, kInt8, kInt4, kInt2 };
@@ -130,7 +132,8 @@ struct OptimConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double momentum = 0.95;     // muon only
+  double momentum = 0.95;  // muon only
+  StateFormat state = StateFormat::kFull;
   double weight_decay = 0.0;  // decoupled; matrices and embeddings only, never gains
   double clip = 1.0;          // global gradient norm; 0: no clipping
   LrSchedule schedule = LrSchedule::kWsd;

@@ -8,10 +8,10 @@
 
 namespace thinpipe {
 
-Parameter& ParameterSet::add(const ParameterSpec& spec, at::Tensor value) {
+Parameter& ParameterSet::add(const ParameterSpec& spec, at::Tensor value, bool with_grad) {
   TP_CHECK(find(spec.name) == nullptr, "two parameters named {}", spec.name);
   TP_CHECK(value.sizes() == at::IntArrayRef(spec.shape), "{} does not have the shape of its description", spec.name);
-  auto grad = at::zeros_like(value);
+  auto grad = with_grad ? at::zeros_like(value) : at::Tensor();
   return parameters_.emplace_back(Parameter{spec, std::move(value), std::move(grad)});
 }
 

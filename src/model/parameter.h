@@ -14,7 +14,7 @@ namespace thinpipe {
 
 struct Parameter : ParameterSpec {
   at::Tensor value;
-  at::Tensor grad;  // same shape; backward passes add to it
+  at::Tensor grad;  // same shape; backward passes add to it; undefined in a model that is not trained
 };
 
 // Owns the parameters; references stay valid while it exists.
@@ -25,7 +25,7 @@ class ParameterSet {
   ParameterSet& operator=(const ParameterSet&) = delete;
 
   // Takes ownership of `value`, which must have the spec's shape.
-  Parameter& add(const ParameterSpec& spec, at::Tensor value);
+  Parameter& add(const ParameterSpec& spec, at::Tensor value, bool with_grad = true);
   // A parameter of that name must exist.
   Parameter& at(const std::string& name);
   // Null if there is none.

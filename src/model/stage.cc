@@ -41,7 +41,7 @@ std::shared_ptr<const FixedTable> make_fixed_table(const ModelConfig& config, in
 }  // namespace
 
 Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
-             const at::Device& device, const at::Tensor& table)
+             const at::Device& device, const at::Tensor& table, bool trained)
     : config_(config),
       range_(range),
       products_(precision),
@@ -55,7 +55,7 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
   }
   const auto fixed = make_fixed_table(config, vocab, seed, table, options_);
   for (const auto& spec : model_spec(config, vocab, range)) {
-    parameters_.add(spec, first_value(spec, seed, fixed.get(), options_));
+    parameters_.add(spec, first_value(spec, seed, fixed.get(), options_), trained);
   }
   if (range.has_embedding()) embedding_ = &parameters_.all().front();
   if (config.is_subspace()) subspace_.emplace(config, range, seed, fixed, options_, parameters_);

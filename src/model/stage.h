@@ -48,9 +48,9 @@ at::Tensor first_value(const ParameterSpec& spec, uint64_t seed, const FixedTabl
 class Stage {
  public:
   // `table`: T_fixed, (V, d) float32 as read by pipeline/table_file.h, if and only if model.table names one. Throws
-  // UserError if it is missing.
+  // UserError if it is missing. A stage that is not trained has no memory for gradients and only evaluates and extends.
   Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
-        const at::Device& device, const at::Tensor& table = {});
+        const at::Device& device, const at::Tensor& table = {}, bool trained = true);
 
   // From now on a pass keeps only the input of each block, and backward() computes the rest again.
   void recompute_blocks(bool on) { recomputes_ = on; }

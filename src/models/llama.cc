@@ -40,9 +40,9 @@ class Merged {
 
   at::Tensor embedding() const {
     if (!config_.is_subspace()) return parameter("embedding");
-    const auto inside = parameter("embedding_coordinates").mm(u_.t());
-    // The tables of trained anchors contain T_fixed or replace it.
-    return config_.subspace.anchors == Anchors::kStage ? inside : t_fixed() + inside;
+    const auto e = parameter("embedding_coordinates");
+    // The tables of trained anchors contain T_fixed or replace it. In place, because it is the model's largest tensor.
+    return config_.subspace.anchors == Anchors::kStage ? e.mm(u_.t()) : t_fixed().addmm_(e, u_.t());
   }
 
   // The trained table of this name, "anchors.0" or "previous.0": (V, d).
@@ -62,6 +62,7 @@ class Merged {
   at::Tensor parameter(const std::string& name) const { return files_.parameter(name).take().to(at::kDouble); }
 
  private:
+  // A new tensor.
   at::Tensor t_fixed() const {
     // on the CPU: tensors of files are there
     const auto options = at::TensorOptions().dtype(storage_type(files_.config.train.precision));

@@ -135,7 +135,7 @@ std::unique_ptr<Stage> load_model(const ModelFiles& files, const std::string& de
   train.device = device;
   const auto& model = files.config.model;
   auto stage = std::make_unique<Stage>(model, files.vocab(), whole_model(model), train.precision, train.seed,
-                                       device_of(train), files.table);
+                                       device_of(train), files.table, /*trained=*/false);
   for (auto& parameter : stage->parameters().all()) {
     const auto value = files.parameter(parameter.name).take();
     if (value.sizes() != parameter.value.sizes()) {

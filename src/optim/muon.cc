@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "model/kernels/ops.h"
+#include "optim/moment.h"
 #include "optim/rules.h"
 
 namespace thinpipe {
@@ -22,18 +23,20 @@ constexpr std::array kPoles{Pole{1.8960818e-05, 0.00921882847}, Pole{0.009186059
 
 class Muon final : public UpdateRule {
  public:
-  Muon(Parameter& parameter, const OptimConfig& config)
+  Muon(Parameter& parameter, const OptimConfig& config, uint64_t seed)
       : parameter_(parameter),
         momentum_(config.momentum),
-        m_(at::zeros_like(parameter.value)),
+        m_(parameter, "m", parameter.shape, config.state, seed),
         blocks_(parameter.column_blocks) {
     if (blocks_.empty()) blocks_ = {parameter.value.size(1)};
   }
 
   void update(const UpdateStep& step) override {
     const auto grad = step.grad_factor == 1.0 ? parameter_.grad : parameter_.grad * step.grad_factor;
-    m_.lerp_(grad, 1.0 - momentum_);
-    const auto direction = grad.lerp(m_, momentum_);
+    const auto m = m_.read(0, grad.numel()).view_as(grad);
+    m.lerp_(grad, 1.0 - momentum_);
+    const auto direction = grad.lerp(m, momentum_);
+    m_.keep(m, 0, step.count);
     int64_t first = 0;
     for (const int64_t width : blocks_) {
       const auto out = static_cast<double>(parameter_.full_width > 0 ? parameter_.full_width : width);
@@ -44,14 +47,14 @@ class Muon final : public UpdateRule {
     }
   }
 
-  void change_over(const at::Tensor& q) override { m_.copy_(m_.mm(q)); }
+  void change_over(const at::Tensor& q) override { m_.take_over(m_.whole().mm(q)); }
 
-  std::vector<std::pair<std::string, at::Tensor>> state() override { return {{"m", m_}}; }
+  std::vector<std::pair<std::string, at::Tensor>> state() override { return {{"m", m_.stored()}}; }
 
  private:
   Parameter& parameter_;
   double momentum_;
-  at::Tensor m_;
+  Moment m_;
   std::vector<int64_t> blocks_;
 };
 
@@ -85,18 +88,19 @@ void add_orthogonal(const at::Tensor& value, const at::Tensor& matrix, double ke
   }
 }
 
-std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config) {
-  return std::make_unique<Muon>(parameter, config);
+std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config, uint64_t seed) {
+  return std::make_unique<Muon>(parameter, config, seed);
 }
 
 std::vector<StateTensor> muon_state(const ParameterSpec& spec) { return {{"m", spec.shape}}; }
 
-double muon_used(const ParameterSpec& spec) {
+double muon_used(const ParameterSpec& spec, StateFormat state) {
   const int64_t widest = spec.column_blocks.empty()
                              ? spec.columns()
                              : *std::max_element(spec.column_blocks.begin(), spec.column_blocks.end());
   const auto gram = static_cast<double>(std::min(spec.rows(), widest));
-  return 2 * static_cast<double>(spec.elements()) + 4 * gram * gram;  // the direction; the whitener
+  const double copies = state == StateFormat::kBf16 ? 3 : 2;  // of the matrix: the direction among them
+  return copies * static_cast<double>(spec.elements()) + 4 * gram * gram;
 }
 
 }  // namespace thinpipe

@@ -17,19 +17,25 @@ double clip_factor(double squared_norm, double clip) {
   return clip > 0 && norm > clip ? clip / norm : 1.0;
 }
 
-Optimizer::Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters)
+Optimizer::Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters, uint64_t seed)
     : config_(config), total_steps_(total_steps) {
   for (auto& parameter : parameters.all()) {
     const auto& kind = rule_for(config.kind, parameter);
-    entries_.push_back({&parameter, kind.make(parameter, config), kind.peak(config, parameter)});
+    entries_.push_back({&parameter, kind.make(parameter, config, seed), kind.peak(config, parameter)});
   }
 }
 
 double Optimizer::squared_norm() const {
+  // In pieces, because ATen copies what it adds up to double.
+  constexpr int64_t kNormAtOnce = 1 << 22;
   double total = 0;
   for (const auto& entry : entries_) {
-    const auto norm = at::norm(entry.parameter->grad, 2, at::kDouble).item<double>();
-    total += norm * norm;
+    const auto grad = entry.parameter->grad.view({-1});
+    for (int64_t first = 0; first < grad.numel(); first += kNormAtOnce) {
+      const auto piece = grad.narrow(0, first, std::min(kNormAtOnce, grad.numel() - first));
+      const auto norm = at::norm(piece, 2, at::kDouble).item<double>();
+      total += norm * norm;
+    }
   }
   return total;
 }
@@ -57,8 +63,8 @@ void Optimizer::change_over(const at::Tensor& q) {
   }
 }
 
-std::vector<Optimizer::Moment> Optimizer::state() {
-  std::vector<Moment> moments;
+std::vector<Optimizer::SavedMoment> Optimizer::state() {
+  std::vector<SavedMoment> moments;
   for (auto& entry : entries_) {
     for (auto& [name, tensor] : entry.rule->state()) moments.push_back({entry.parameter, name, tensor});
   }

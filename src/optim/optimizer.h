@@ -18,8 +18,8 @@ double clip_factor(double squared_norm, double clip);
 
 class Optimizer {
  public:
-  // `parameters` must outlive the optimizer.
-  Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters);
+  // `parameters` must outlive the optimizer. seed: the run's, for the rounding of moments that are kept in bf16.
+  Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSet& parameters, uint64_t seed);
 
   // The sum of squares of this stage's gradients, in double, in the order of the parameters.
   double squared_norm() const;
@@ -29,12 +29,12 @@ class Optimizer {
   void change_over(const at::Tensor& q);
 
   // All moments, to be saved, and restored in place.
-  struct Moment {
+  struct SavedMoment {
     const Parameter* parameter;
     std::string name;  // "m"
     at::Tensor tensor;
   };
-  std::vector<Moment> state();
+  std::vector<SavedMoment> state();
 
  private:
   struct Entry {

@@ -1,6 +1,6 @@
 // The update rules, each for one parameter, and the table of rules: which rule updates a parameter, with which rates,
 // and how much state it keeps. A new optimizer is a new file and its rows in rules.cc. A rule owns the parameter's
-// moments, which have the parameter's type.
+// moments (moment.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,7 +43,7 @@ class UpdateRule {
   virtual std::vector<std::pair<std::string, at::Tensor>> state() = 0;
 };
 
-// A tensor of state(), which has the parameter's type.
+// A tensor of state(). Its type is the parameter's, or bf16 with optim.state = "bf16".
 struct StateTensor {
   std::string name;
   std::vector<int64_t> shape;
@@ -57,8 +57,10 @@ struct RuleKind {
   bool (*takes)(const ParameterSpec& spec);
   Rates (*peak)(const OptimConfig& config, const ParameterSpec& spec);
   std::vector<StateTensor> (*state)(const ParameterSpec& spec);
-  double (*used)(const ParameterSpec& spec);  // numbers of temporary memory during an update
-  std::unique_ptr<UpdateRule> (*make)(Parameter& parameter, const OptimConfig& config);
+  // Numbers of temporary memory during an update.
+  double (*used)(const ParameterSpec& spec, StateFormat state);
+  // seed: the run's, for the rounding of moments.
+  std::unique_ptr<UpdateRule> (*make)(Parameter& parameter, const OptimConfig& config, uint64_t seed);
 };
 
 // The rules of an optimizer in the order in which they are tried; the last one takes every parameter.
@@ -69,21 +71,21 @@ double numbers_in(const std::vector<StateTensor>& state);
 const RuleKind& rule_for(OptimizerKind kind, const ParameterSpec& spec);
 
 // AdamW (Loshchilov & Hutter): per-element moments, bias correction by the step's number, decoupled decay.
-std::unique_ptr<UpdateRule> make_adamw(Parameter& parameter, const OptimConfig& config);
+std::unique_ptr<UpdateRule> make_adamw(Parameter& parameter, const OptimConfig& config, uint64_t seed);
 std::vector<StateTensor> adamw_state(const ParameterSpec& spec);
-double adamw_used(const ParameterSpec& spec);
+double adamw_used(const ParameterSpec& spec, StateFormat state);
 
 // The paper's AdamW for matrices confined to the subspace, in coordinates (METHOD 2): one second moment per row, of
 // ||(dL/dA)_i||^2 / d, so that the update is the momentum row times a scalar and W = A U^T stays in S.
-std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config);
+std::unique_ptr<UpdateRule> make_row_adamw(Parameter& parameter, const OptimConfig& config, uint64_t seed);
 std::vector<StateTensor> row_adamw_state(const ParameterSpec& spec);
 
 // Muon (Jordan et al.): Nesterov momentum, orthogonalised by a rational function of its singular values for each column
 // block separately, times sqrt(max(1, out / in)); for coordinates out = d, because O(Y U^T) = O(Y) U^T. Decoupled
 // decay.
-std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config);
+std::unique_ptr<UpdateRule> make_muon(Parameter& parameter, const OptimConfig& config, uint64_t seed);
 std::vector<StateTensor> muon_state(const ParameterSpec& spec);
-double muon_used(const ParameterSpec& spec);
+double muon_used(const ParameterSpec& spec, StateFormat state);
 
 // value = keep * value + factor * O. O approximates the orthogonal factor of `matrix`: singular values from a 500th
 // of the largest on are driven into about [0.8, 1.2].

@@ -140,9 +140,10 @@ StepResult InProcessPipeline::step(int64_t number) {
   return result;
 }
 
-double InProcessPipeline::validate(int64_t windows) {
-  const auto sums = on_all_stages([&](StageWorker& worker) {  //
-    return worker.evaluate(kEpoch, worker.applied(), windows);
+double InProcessPipeline::validate(int64_t windows, const std::function<void(int64_t)>& on_done) {
+  const auto sums = on_all_stages([&](StageWorker& worker) {
+    const bool is_last = &worker == workers_.back().get();  // it runs on the caller's thread
+    return worker.evaluate(kEpoch, worker.applied(), windows, is_last ? on_done : nullptr);
   });
   return sums.back()->value() / static_cast<double>(windows * config_.train.seq_len);
 }
@@ -175,11 +176,14 @@ TrainingResult train_in_process(const RunConfig& config, int64_t vocab, CorpusBa
   TrainingResult result{.parameters = pipeline.parameter_count()};
   const auto start = clock.now();
   int64_t skipped_in_a_row = 0;
+  const auto validate = [&](int64_t after, int64_t windows) {
+    return pipeline.validate(windows, [&](int64_t done) { progress.evaluation(after, done, windows); });
+  };
   for (int64_t number = 0; number < train.steps; ++number) {
     const auto step = pipeline.step(number);
     auto line = metrics_line(config, step, step.stages);
     if (evaluates_after(train, number + 1)) {
-      const double loss = pipeline.validate(eval_windows);
+      const double loss = validate(number + 1, eval_windows);
       line["validation_loss"] = loss;
       progress.note(fmt::format("step {}: validation loss {:.4f} on {} sequences", number + 1, loss, eval_windows));
     }
@@ -197,7 +201,7 @@ TrainingResult train_in_process(const RunConfig& config, int64_t vocab, CorpusBa
     result.steps = number + 1;
     result.final_loss = step.loss;
   }
-  result.validation_loss = pipeline.validate(batches.validation_windows());
+  result.validation_loss = validate(result.steps, batches.validation_windows());
   folder.metrics().append({{"step", result.steps}, {"final_validation_loss", result.validation_loss}}).take();
   save_tensors(folder.path() / "model.safetensors", pipeline.weights(), {{"format", "thinpipe"}}).take();
   return result;

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,7 +43,7 @@ class InProcessPipeline {
   // Runs and commits the step, or skips it if it is not finite.
   StepResult step(int64_t number);
   // Mean loss over the first `windows` validation windows.
-  double validate(int64_t windows);
+  double validate(int64_t windows, const std::function<void(int64_t)>& on_done = {});
 
   // The weights of all stages, and the basis of a subspace model. Names are unique.
   std::vector<std::pair<std::string, at::Tensor>> weights() const;

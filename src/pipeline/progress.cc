@@ -32,6 +32,10 @@ std::string Progress::line(const StepReport& report) const {
                      rate, link, format_duration(std::chrono::seconds(std::llround(left))));
 }
 
+void Progress::evaluation(int64_t step, int64_t done, int64_t sequences) {
+  if (out_.is_due()) out_.show(fmt::format("step {}: validating, {} of {} sequences", step, done, sequences));
+}
+
 void Progress::step(const StepReport& report) {
   tokens_ += report.tokens;
   const bool edge = report.step == 1 || report.step == plan_.total_steps;

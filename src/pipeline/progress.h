@@ -32,6 +32,8 @@ class Progress {
   ~Progress() { out_.end(); }
 
   void step(const StepReport& report);
+  // A validation pass after `step` steps has done so many of its sequences.
+  void evaluation(int64_t step, int64_t done, int64_t sequences);
   // Prints a permanent line above the live one.
   void note(const std::string& line) { out_.note(line); }
 

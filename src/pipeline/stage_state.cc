@@ -14,13 +14,8 @@ namespace {
 
 // Reads a tensor that must have the shape and type of `like`.
 Result<at::Tensor> matching(const SafetensorsFile& file, const std::string& name, const at::Tensor& like) {
-  auto tensor = TRY(tensor_from(file, name));
-  if (tensor.sizes() != like.sizes() || tensor.scalar_type() != like.scalar_type()) {
-    return Error{fmt::format("tensor '{}' is {} of {}, needs {} of {}", name, c10::str(tensor.sizes()),
-                             c10::toString(tensor.scalar_type()), c10::str(like.sizes()),
-                             c10::toString(like.scalar_type()))};
-  }
-  return tensor;
+  TRY(check_tensor(file, name, like));
+  return tensor_from(file, name);
 }
 
 Result<double> dropped_share_in(const SafetensorsFile& file) {
@@ -73,8 +68,8 @@ std::vector<StageWorker::SendingSide> StageWorker::sending_sides() {
 }
 
 Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files, int64_t step) {
-  // Everything is read and checked before anything is used.
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // target, value
+  // Everything is checked before anything is used. Then the tensors are copied straight out of the mapped files: a
+  // stage may be half of what a machine can hold, so it is never in memory twice.
   at::Tensor basis, tap;
   std::map<Boundary*, at::Tensor> left_out;
   int64_t version = 0;
@@ -88,11 +83,10 @@ Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files,
     dropped_share = std::max(dropped_share, its_share);
     for (const auto& [name, target] : unit.tensors) {
       if (name == kTap || name == kLostForward || name == kLostBackward) continue;
-      auto value = TRY(matching(file, name, target));
       if (name == kBasis) {
-        basis = std::move(value);
+        basis = TRY(matching(file, name, target));
       } else {
-        copies.emplace_back(target, std::move(value));
+        TRY(check_tensor(file, name, target));
       }
     }
     if (unit.unit == "head" && side != nullptr && file.find(kTap) != nullptr) {
@@ -106,14 +100,19 @@ Status StageWorker::restore(const std::map<std::string, SafetensorsFile>& files,
     }
     return {};
   };
-  for (const auto& unit : state()) {
+  const auto units = state();
+  for (const auto& unit : units) {
     const auto file = files.find(unit.unit);
     if (file == files.end()) return Error{fmt::format("the checkpoint has no file of unit '{}'", unit.unit)};
     if (const auto status = read_unit(unit, file->second); !status) {
       return Error{fmt::format("{}: {}", unit.unit, status.error().message)};
     }
   }
-  for (auto& [target, value] : copies) target.copy_(value);
+  for (const auto& unit : units) {
+    for (const auto& [name, target] : unit.tensors) {
+      if (name.starts_with("param.") || name.starts_with("optim.")) copy_tensor(files.at(unit.unit), name, target);
+    }
+  }
   if (side != nullptr) {
     side->set_basis({basis, version});
     side->drop_tap();

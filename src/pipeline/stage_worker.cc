@@ -179,7 +179,8 @@ void StageWorker::commit(const control::Commit& commit) {
 
 // ---- evaluation ----
 
-Result<double> StageWorker::evaluate(uint64_t epoch, int64_t step, int64_t windows) {
+Result<double> StageWorker::evaluate(uint64_t epoch, int64_t step, int64_t windows,
+                                     const std::function<void(int64_t)>& on_done) {
   begin(epoch, step);
   double loss_sum = 0;
   for (int64_t first = 0, m = 0; first < windows; first += config_.train.microbatch, ++m) {
@@ -188,6 +189,7 @@ Result<double> StageWorker::evaluate(uint64_t epoch, int64_t step, int64_t windo
                           : tokens(batches_->validation(first, count)));
     const auto pass = stage_.evaluate(std::move(in.batch), in.stream);
     loss_sum += pass.loss_sum;
+    if (on_done) on_done(first + count);
     if (!after_) continue;
     const MessageNumber number{0, 0, /*evaluation=*/true};
     TRY(send(*next_, PacketKind::kEvalForward, m, after_->encode({pass.batch, pass.output}, number)));
@@ -256,7 +258,7 @@ StageWorker::StageWorker(const RunConfig& config, int64_t vocab, StagePlace plac
       batches_(batches),
       stage_(config.model, vocab, place.range, config.train.precision, config.train.seed, device_of(config.train),
              table),
-      optimizer_(config.optim, config.train.steps, stage_.parameters()) {
+      optimizer_(config.optim, config.train.steps, stage_.parameters(), config.train.seed) {
   stage_.recompute_blocks(config.train.recompute == Recompute::kBlock);
   const auto boundary = [&](int64_t cut) {
     return make_boundary({config, vocab, cut, stage_.options(), stage_.subspace(), &stage_.parameters()});

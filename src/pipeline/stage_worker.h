@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -67,8 +68,10 @@ class StageWorker {
   // Runs step `step` up to its gradients, from the start: discards what an aborted attempt has left. Errors come from a
   // link, a peer or the token source, and leave the weights unchanged.
   Result<control::Ready> run_step(uint64_t epoch, int64_t step);
-  // The sum of the losses over the first `windows` validation windows; 0 on all stages but the last.
-  Result<double> evaluate(uint64_t epoch, int64_t step, int64_t windows);
+  // The sum of the losses over the first `windows` validation windows; 0 on all stages but the last. Calls `on_done`
+  // after every microbatch with the number of windows so far.
+  Result<double> evaluate(uint64_t epoch, int64_t step, int64_t windows,
+                          const std::function<void(int64_t)>& on_done = {});
   // After run_step of the same step: applies it, or (apply = false) only counts it.
   void commit(const control::Commit& commit);
 

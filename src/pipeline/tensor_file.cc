@@ -43,6 +43,26 @@ Status save_tensors(const std::filesystem::path& path, const NamedTensors& tenso
   return write_safetensors(path, entries, metadata);
 }
 
+Status check_tensor(const SafetensorsFile& file, const std::string& name, const at::Tensor& like) {
+  const auto* entry = file.find(name);
+  if (entry == nullptr) return Error{fmt::format("has no tensor '{}'", name)};
+  const auto type = scalar_type_of(entry->dtype);
+  if (like.sizes() == at::IntArrayRef(entry->shape) && like.scalar_type() == type) return {};
+  return Error{fmt::format("tensor '{}' is {} of {}, needs {} of {}", name, c10::str(at::IntArrayRef(entry->shape)),
+                           c10::toString(type), c10::str(like.sizes()), c10::toString(like.scalar_type()))};
+}
+
+void copy_tensor(const SafetensorsFile& file, const std::string& name, at::Tensor target) {
+  const auto* entry = file.find(name);
+  TP_CHECK(entry != nullptr && entry->bytes.size() == target.nbytes(), "tensor '{}' was not checked", name);
+  if (!target.is_cpu() || !target.is_contiguous()) {
+    target.copy_(tensor_from(file, name).take());
+  } else if (!entry->bytes.empty()) {
+    std::memcpy(target.data_ptr(), entry->bytes.data(), entry->bytes.size());
+  }
+  file.forget(*entry);
+}
+
 Result<at::Tensor> tensor_from(const SafetensorsFile& file, const std::string& name) {
   const auto* entry = file.find(name);
   if (entry == nullptr) return Error{fmt::format("has no tensor '{}'", name)};

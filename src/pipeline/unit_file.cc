@@ -27,7 +27,19 @@ bool all_finite(std::span<const std::byte> bytes) {
   return true;
 }
 
+// A bf16 is finite if its exponent is not all ones.
+bool all_finite_bf16(std::span<const std::byte> bytes) {
+  constexpr uint16_t kExponent = 0x7f80;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint16_t)) {
+    uint16_t number = 0;
+    std::memcpy(&number, bytes.data() + at, sizeof number);
+    if ((number & kExponent) == kExponent) return false;
+  }
+  return true;
+}
+
 bool all_finite(const SafetensorsTensor& tensor) {
+  if (tensor.dtype == Dtype::kBf16) return all_finite_bf16(tensor.bytes);
   return tensor.dtype == Dtype::kF64 ? all_finite<double>(tensor.bytes) : all_finite<float>(tensor.bytes);
 }
 
@@ -65,12 +77,13 @@ Status check_metadata(const SafetensorsFile& file, const std::string& key, const
 std::vector<UnitTensor> unit_tensors(const RunConfig& config, int64_t vocab, const std::string& unit) {
   const auto& model = config.model;
   const Dtype number = config.train.precision == Precision::kFloat64 ? Dtype::kF64 : Dtype::kF32;
+  const Dtype moment = config.optim.state == StateFormat::kBf16 ? Dtype::kBf16 : number;
   std::vector<UnitTensor> tensors;
   for (const auto& spec : model_spec(model, vocab, whole_model(model))) {
     if (spec.unit != unit) continue;
     tensors.push_back({"param." + spec.name, number, spec.shape});
     for (const auto& [name, shape] : rule_for(config.optim.kind, spec).state(spec)) {
-      tensors.push_back({fmt::format("optim.{}.{}", spec.name, name), number, shape});
+      tensors.push_back({fmt::format("optim.{}.{}", spec.name, name), moment, shape});
     }
   }
   if (model.is_subspace() && unit == kSharedUnit) {
@@ -119,6 +132,7 @@ Status check_unit_file(const RunConfig& config, int64_t vocab, const std::string
     if (needed.name == kBasis && !(deviation(*tensor) <= kMostDeviation)) {
       return Error{"the columns of the basis are not orthonormal"};
     }
+    file.forget(*tensor);
   }
   if (found == file.tensors().size()) return {};
   return Error{fmt::format("has {} tensors, {} of which belong to unit '{}'", file.tensors().size(), found, unit)};

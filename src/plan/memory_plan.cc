@@ -19,7 +19,7 @@ namespace {
 // Resident memory of a run of one tiny block: the program, libtorch and the buffers of its thread pools.
 constexpr double kBaseBytes = 192.0 * (1 << 20);
 // Freed tensors leave holes in the heap that the next tensor does not always fit.
-constexpr double kHeapSlack = 1.15;
+constexpr double kHeapSlack = 1.05;
 // Temporary memory for rounding an operand to bf16 and back, in float32 numbers per number.
 constexpr double kRoundedOperand = 1.5;
 constexpr double kMostBytes = 1e18;
@@ -28,7 +28,7 @@ uint64_t bytes(double count) { return static_cast<uint64_t>(std::min(count, kMos
 
 // The sizes of the model as doubles, so that products do not overflow.
 struct Sizes {
-  double d, k, q, kv, m, heads, rows, length, sequences, vocab, number;
+  double d, k, q, kv, m, heads, rows, length, sequences, vocab, number, moment;
   bool rounds;
 
   Sizes(const RunConfig& config, int64_t vocabulary)
@@ -43,6 +43,7 @@ struct Sizes {
         sequences(static_cast<double>(config.train.microbatch)),
         vocab(static_cast<double>(vocabulary)),
         number(static_cast<double>(element_bytes(config.train.precision))),
+        moment(config.optim.state == StateFormat::kBf16 ? 2 : number),
         rounds(config.train.precision == Precision::kBf16) {}
 
   double qkv() const { return q + 2 * kv; }
@@ -180,11 +181,13 @@ int64_t most_in_flight(const RunConfig& config, int64_t stage) {
 
 uint64_t state_bytes(const RunConfig& config, int64_t vocab, BlockRange blocks) {
   const Sizes s(config, vocab);
-  double numbers = 0;
+  double numbers = 0, moments = 0;
   for (const auto& spec : model_spec(config.model, vocab, blocks)) {
-    numbers += static_cast<double>(spec.elements()) + numbers_in(rule_for(config.optim.kind, spec).state(spec));
+    numbers += static_cast<double>(spec.elements());
+    moments += numbers_in(rule_for(config.optim.kind, spec).state(spec));
   }
-  return bytes(s.number * numbers + shared_state_bytes(config.model, s, blocks) + left_out_bytes(config, s, blocks));
+  return bytes(s.number * numbers + s.moment * moments + shared_state_bytes(config.model, s, blocks) +
+               left_out_bytes(config, s, blocks));
 }
 
 StepTraffic step_traffic(const RunConfig& config, int64_t vocab, int64_t stage) {
@@ -217,7 +220,7 @@ MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, Bl
     const auto& rule = rule_for(config.optim.kind, spec);
     parameters += static_cast<double>(spec.elements());
     moments += numbers_in(rule.state(spec));
-    used.push_back(rule.used(spec));
+    used.push_back(rule.used(spec, config.optim.state));
   }
   std::sort(used.begin(), used.end(), std::greater<>());
   const int64_t at_once =
@@ -226,17 +229,16 @@ MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, Bl
   const double update = std::accumulate(used.begin(), used.end(), 0.0);
   plan.parameters = bytes(s.number * parameters);
   plan.gradients = bytes(s.number * parameters);
-  plan.optimizer = bytes(s.number * (moments + update));
   add_subspace(config, s, blocks, plan);
   plan.activations = bytes(activation_bytes(config, s, blocks, static_cast<double>(most_in_flight(config, stage))));
   if (blocks.has_head()) plan.logits = bytes(logit_bytes(s));
+  // The update begins when the passes are over, and uses their memory first.
+  const double passes = static_cast<double>(plan.activations + plan.logits);
+  plan.optimizer = bytes(s.moment * moments + std::max(0.0, s.number * update - passes));
   // What was lost by the last commit, since then, and while a message is encoded.
   plan.queues = bytes(queue_bytes(config, vocab, stage) + 4 * left_out_bytes(config, s, blocks));
   plan.base = bytes(kBaseBytes);
-
-  // While it loads a checkpoint, a stage briefly holds it twice; at that time it has no activations.
-  const uint64_t state = state_bytes(config, vocab, blocks), later = plan.activations + plan.logits + plan.queues;
-  plan.checkpoint_copy = config.checkpoint.mode == CheckpointMode::kAsync ? state : state - std::min(state, later);
+  if (config.checkpoint.mode == CheckpointMode::kAsync) plan.checkpoint_copy = state_bytes(config, vocab, blocks);
   return plan;
 }
 

@@ -15,14 +15,16 @@ namespace thinpipe {
 // the worst case (docs/joining.md compares estimates with measurements). On a GPU, everything but queues,
 // checkpoint_copy and base is GPU memory.
 struct MemoryPlan {
-  uint64_t parameters = 0;       // weights; in a subspace model the basis and the frozen token table as well
-  uint64_t gradients = 0;        // including the second moment for updates of the subspace
-  uint64_t optimizer = 0;        // moments, and temporary memory for updating the largest weights
-  uint64_t activations = 0;      // of the microbatches in flight, and temporary memory of one pass
-  uint64_t logits = 0;           // last stage only
-  uint64_t queues = 0;           // messages in flight on its links
-  uint64_t checkpoint_copy = 0;  // of an asynchronous checkpoint, or of the one it starts from
-  uint64_t base = 0;             // the program and libtorch
+  uint64_t parameters = 0;   // weights; in a subspace model the basis and the frozen token table as well
+  uint64_t gradients = 0;    // including the second moment for updates of the subspace
+  uint64_t optimizer = 0;    // moments, and temporary memory for updating the largest weights
+  uint64_t activations = 0;  // of the microbatches in flight, and temporary memory of one pass
+  uint64_t logits = 0;       // last stage only
+  uint64_t queues = 0;       // messages in flight on its links
+  // Of an asynchronous checkpoint. With checkpoint.mode = "auto" a stage makes this copy only where memory is plenty,
+  // so it is not counted. Synchronous checkpoints and restoring need no copy.
+  uint64_t checkpoint_copy = 0;
+  uint64_t base = 0;  // the program and libtorch
 
   uint64_t total() const;
 };

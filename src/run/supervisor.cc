@@ -169,6 +169,7 @@ class Supervisor {
       }
       shown_step_ = status.step();
     }
+    if (status.windows() > 0) progress_->evaluation(status.step(), status.windows_done(), status.windows());
     manifest_step_ = status.manifest_step();
   }
 

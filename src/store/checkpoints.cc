@@ -386,21 +386,33 @@ Status write_model_file(const std::vector<fs::path>& unit_files, const fs::path&
   constexpr std::string_view kPrefix = "param.";
   std::vector<SafetensorsFile> files;
   std::vector<SafetensorsTensor> tensors;
+  std::vector<size_t> sources;  // the file of each tensor
   std::optional<SafetensorsTensor> basis;
+  size_t basis_source = 0;
   for (const auto& path : unit_files) {
     files.push_back(TRY(SafetensorsFile::open(path)));
     for (auto tensor : files.back().tensors()) {
-      if (tensor.name == "basis.u") basis = tensor;
+      if (tensor.name == "basis.u") {
+        basis = tensor;
+        basis_source = files.size() - 1;
+      }
       if (!tensor.name.starts_with(kPrefix)) continue;
       tensor.name.erase(0, kPrefix.size());
       tensors.push_back(std::move(tensor));
+      sources.push_back(files.size() - 1);
     }
   }
   if (basis) {
     basis->name = "basis";
     tensors.push_back(std::move(*basis));
+    sources.push_back(basis_source);
   }
-  return write_safetensors(out, tensors, {{"format", "thinpipe"}});
+  auto writer = TRY(SafetensorsWriter::create(out, tensors, {{"format", "thinpipe"}}));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TRY(writer.append(tensors[i].bytes));
+    files[sources[i]].forget(tensors[i]);
+  }
+  return writer.commit();
 }
 
 }  // namespace thinpipe

@@ -344,6 +344,10 @@ const SafetensorsTensor* SafetensorsFile::find(std::string_view name) const {
   return found == index_.end() ? nullptr : &tensors_[found->second];
 }
 
+void SafetensorsFile::forget(const SafetensorsTensor& tensor) const {
+  if (mapping_) mapping_->forget({reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()});
+}
+
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path& path,
                                                     std::span<const SafetensorsTensor> tensors,
                                                     const SafetensorsMetadata& metadata) {

@@ -60,6 +60,8 @@ class SafetensorsFile {
   const SafetensorsMetadata& metadata() const { return metadata_; }
   // nullptr if there is no tensor of that name.
   const SafetensorsTensor* find(std::string_view name) const;
+  // Gives the memory of a tensor's bytes back to the system once they have been used (MappedFile::forget).
+  void forget(const SafetensorsTensor& tensor) const;
 
  private:
   SafetensorsFile() = default;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -409,6 +410,31 @@ TEST(MappedFile, ShowsTheBytesAndOutlivesMovesAndTheName) {
   other = std::move(mapped);
   std::filesystem::remove(folder / "a");
   EXPECT_EQ(other.bytes(), "mapped");
+}
+
+// The part of this process's memory that mapped files take.
+uint64_t mapped_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) return std::stoull(line.substr(8));
+  }
+  return 0;
+}
+
+TEST(MappedFile, ForgetGivesTheMemoryBackAndKeepsTheBytes) {
+  const ScratchFolder folder;
+  std::string bytes(32 << 20, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 + i / 4096);
+  write_file_atomically(folder / "a", bytes).take();
+  const auto mapped = MappedFile::open(folder / "a").take();
+  ASSERT_EQ(mapped.bytes(), bytes);  // reads all of it
+  const uint64_t before = mapped_kib();
+  mapped.forget(mapped.bytes().substr(100, bytes.size() - 200));
+  EXPECT_LT(mapped_kib() + (30 << 10), before);
+  for (const auto& [first, count] : {std::pair<size_t, size_t>{0, 0}, {5, 1}, {4096, 4096}, {bytes.size(), 0}}) {
+    mapped.forget(mapped.bytes().substr(first, count));
+  }
+  EXPECT_EQ(mapped.bytes(), bytes);
 }
 
 TEST(MappedFile, AnEmptyFileHasNoBytes) {

@@ -65,7 +65,7 @@ template <typename WideStep>
 void expect_same_as_wide(const OptimConfig& config, ParameterKind kind, int64_t rows, const WideStep& wide_step) {
   RandomParameters set(1, kDoubles);
   auto& a = add_coordinates(set, "a", kind, rows);
-  Optimizer optimizer(config, 10, set);
+  Optimizer optimizer(config, 10, set, 1);
   WideMatrix wide;
   wide.u = make_basis(1, kWidth, kRank).u;
   wide.w = a.value.mm(wide.u.t());
@@ -146,7 +146,7 @@ TEST(AdamwOnCoordinates, FirstStepMovesARowByLrSqrtDLikeRowAdamw) {
       auto& a = add_coordinates(set, "a", kind, 5);
       const auto before = a.value.clone();
       a.grad.copy_(random_tensor({5, kRank}, 7));
-      Optimizer(config_of(optimizer_kind), 10, set).apply(0, 1.0);
+      Optimizer(config_of(optimizer_kind), 10, set, 1).apply(0, 1.0);
       EXPECT_LT(largest_difference(row_norms(a.value - before), at::full({5}, expected, kDoubles)), 1e-5 * expected);
     }
   }
@@ -159,7 +159,7 @@ void expect_adamw_with(double lr, const OptimConfig& config, ParameterKind kind,
   RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("p", kind, {4, kRank}, 1.0);
   parameter.full_width = full_width;
-  Optimizer optimizer(config, 10, set);
+  Optimizer optimizer(config, 10, set, 1);
   auto w = parameter.value.clone(), m = at::zeros_like(w), v = at::zeros_like(w);
   for (int64_t step = 0; step < 4; ++step) {
     parameter.grad.copy_(random_tensor({4, kRank}, 40 + static_cast<uint64_t>(step)));
@@ -231,7 +231,7 @@ TEST(ChangeOver, MultipliesFirstMomentsByQAndSecondMomentsByItsSquares) {
     add_coordinates(set, "a", ParameterKind::kCoordinates, 5);
     add_coordinates(set, "e", ParameterKind::kEmbeddingCoordinates, 4);
     set.add_random("dense", ParameterKind::kMatrix, {5, kRank}, 1.0);
-    Optimizer optimizer(config_of(kind), 10, set);
+    Optimizer optimizer(config_of(kind), 10, set, 1);
     uint64_t stream = 60;
     for (int64_t step = 0; step < 2; ++step) {
       for (auto& parameter : set.all()) parameter.grad.copy_(random_tensor(parameter.grad.sizes(), ++stream));

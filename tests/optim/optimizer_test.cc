@@ -24,7 +24,7 @@ TEST(Adamw, MatchesTheRecurrencePerElement) {
   const auto config = plain_adamw();
   RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("w", ParameterKind::kMatrix, {3, 4}, 1.0);
-  Optimizer optimizer(config, 10, set);
+  Optimizer optimizer(config, 10, set, 1);
   std::vector<double> w(12), m(12), v(12);
   for (int i = 0; i < 12; ++i) w[i] = parameter.value.view({-1})[i].item<double>();
   for (int step = 0; step < 5; ++step) {
@@ -46,7 +46,7 @@ TEST(Adamw, BiasCorrectionCountsSkippedSteps) {
   const auto config = plain_adamw();
   RandomParameters set(1, kDoubles);
   auto& parameter = set.add_random("w", ParameterKind::kHead, {2, 3}, 1.0);
-  Optimizer optimizer(config, 10, set);
+  Optimizer optimizer(config, 10, set, 1);
   auto w = parameter.value.clone(), m = at::zeros_like(w), v = at::zeros_like(w);
   for (const int step : {1, 2, 5}) {  // 0, 3 and 4 were skipped
     parameter.grad.copy_(random_tensor({2, 3}, 200 + static_cast<uint64_t>(step)));
@@ -62,7 +62,7 @@ TEST(Adamw, BiasCorrectionCountsSkippedSteps) {
 TEST(Adamw, NeverDecaysGains) {
   RandomParameters set(1, kDoubles);
   auto& gain = set.add_ones("g", ParameterKind::kGain, {4});
-  Optimizer optimizer(plain_adamw(), 10, set);
+  Optimizer optimizer(plain_adamw(), 10, set, 1);
   optimizer.apply(0, 1.0);  // zero gradient: only decay could move it
   EXPECT_TRUE(at::equal(gain.value, at::ones({4}, kDoubles)));
 }
@@ -121,7 +121,7 @@ TEST(Optimizer, UpdatesToTheSameBitsWithAnyNumberOfThreads) {
     RandomParameters set(1, kDoubles);
     for (int i = 0; i < 6; ++i) set.add_random("w" + std::to_string(i), ParameterKind::kMatrix, {20 + i, 30}, 1.0);
     set.add_random("head", ParameterKind::kHead, {30, 50}, 1.0);
-    Optimizer optimizer(config, 10, set);
+    Optimizer optimizer(config, 10, set, 1);
     for (int step = 0; step < 3; ++step) {
       uint64_t seed = 100 * static_cast<uint64_t>(step);
       for (auto& parameter : set.all()) parameter.grad.copy_(random_tensor(parameter.grad.sizes(), ++seed));
@@ -150,7 +150,7 @@ TEST(Muon, UpdatesEachColumnBlockSeparately) {
   auto& left = set.add_random("left", ParameterKind::kMatrix, {6, 4}, 1.0);
   auto& right = set.add_random("right", ParameterKind::kMatrix, {6, 6}, 1.0);
   joint.value.copy_(at::cat({left.value, right.value}, 1));
-  Optimizer optimizer(config, 10, set);
+  Optimizer optimizer(config, 10, set, 1);
   for (int step = 0; step < 3; ++step) {
     joint.grad.copy_(random_tensor({6, 10}, 50 + step));
     left.grad.copy_(joint.grad.narrow(1, 0, 4));
@@ -168,7 +168,7 @@ TEST(Optimizer, GivesMuonTheMatricesAndAdamwTheRest) {
   set.add_random("embedding", ParameterKind::kEmbedding, {5, 4}, 1.0);
   set.add_random("head", ParameterKind::kHead, {4, 5}, 1.0);
   set.add_ones("gain", ParameterKind::kGain, {4});
-  Optimizer optimizer(config, 10, set);
+  Optimizer optimizer(config, 10, set, 1);
   std::vector<std::string> names;
   for (const auto& moment : optimizer.state()) names.push_back(moment.parameter->name + "." + moment.name);
   EXPECT_EQ(names,
@@ -179,7 +179,7 @@ TEST(Clipping, UsesTheGlobalNormOfAllParameters) {
   RandomParameters set(1, kDoubles);
   set.add_random("a", ParameterKind::kMatrix, {3, 4}, 1.0).grad.fill_(2.0);
   set.add_random("b", ParameterKind::kMatrix, {2, 2}, 1.0).grad.fill_(-1.0);
-  Optimizer optimizer(plain_adamw(), 10, set);
+  Optimizer optimizer(plain_adamw(), 10, set, 1);
   EXPECT_NEAR(optimizer.squared_norm(), 12 * 4.0 + 4 * 1.0, 1e-12);
   EXPECT_EQ(clip_factor(25.0, 1.0), 0.2);
   EXPECT_EQ(clip_factor(0.25, 1.0), 1.0);

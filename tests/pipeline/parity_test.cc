@@ -57,7 +57,7 @@ std::vector<double> train(const Reference& reference, Precision precision) {
   }
   EXPECT_EQ(loaded + 3, reference.file.tensors().size());  // every weight of theirs, and tokens, losses, losses_f32
   const auto tokens = tensor_from(reference.file, "tokens").take();  // (steps, B, T+1)
-  Optimizer optimizer(reference.optim, tokens.size(0), stage.parameters());
+  Optimizer optimizer(reference.optim, tokens.size(0), stage.parameters(), /*seed=*/1);
   std::vector<double> losses;
   for (int64_t step = 0; step < tokens.size(0); ++step) {
     const TokenBatch batch{tokens[step]};

@@ -60,6 +60,19 @@ TEST(Progress, PrintsSparinglyIntoAFileButAlwaysTheLastStep) {
   EXPECT_NE(text.find("step 100/100"), std::string::npos);
 }
 
+TEST(Progress, ShowsHowFarAValidationPassIsEveryFewSeconds) {
+  ManualClock clock;
+  Capture out;
+  Progress progress({.total_steps = 10}, out.file(), /*live=*/false, clock);
+  for (int done = 1; done <= 12; ++done) {
+    progress.evaluation(10, done, 12);
+    clock.advance(std::chrono::seconds(1));
+  }
+  EXPECT_EQ(out.text(),
+            "step 10: validating, 1 of 12 sequences\nstep 10: validating, 6 of 12 sequences\n"
+            "step 10: validating, 11 of 12 sequences\n");
+}
+
 TEST(Progress, RewritesOneLineOnATerminal) {
   ManualClock clock;
   Capture out;

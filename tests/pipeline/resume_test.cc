@@ -22,16 +22,18 @@ using test::tiny_config;
 using test::TinyCorpus;
 using test::TinyRun;
 
-enum class Kind { kDense, kSubspace, kAnchors, kTopK, kLowRank, kFeedback };
+enum class Kind { kDense, kSubspace, kAnchors, kTopK, kLowRank, kFeedback, kBf16State };
 
 RunConfig config_of(Kind kind, ScheduleKind schedule, OptimizerKind optimizer, Precision precision) {
-  const bool subspace = kind == Kind::kSubspace || kind == Kind::kAnchors || kind == Kind::kFeedback;
+  const bool subspace =
+      kind == Kind::kSubspace || kind == Kind::kAnchors || kind == Kind::kFeedback || kind == Kind::kBf16State;
   auto config = tiny_config(subspace ? ModelMode::kSubspace : ModelMode::kDense);
   config.pipeline.stages = 3;
   config.pipeline.cuts = {1, 1, 2};
   config.pipeline.schedule = schedule;
   config.optim.kind = optimizer;
   config.train.precision = precision;
+  if (kind == Kind::kBf16State) config.optim.state = StateFormat::kBf16;
   if (precision == Precision::kFloat32) config.boundary.pack = Pack::kInt4;  // stochastic rounding must continue too
   if (kind == Kind::kAnchors) {
     config.model.subspace.anchors = Anchors::kStage;
@@ -86,7 +88,7 @@ TEST_P(Resume, ContinuesBitForBitBeforeAtAndAfterAChangeOfBasis) {
 }
 
 std::string name_of(const testing::TestParamInfo<Resume::ParamType>& info) {
-  static const char* const kKinds[] = {"dense", "subspace", "anchors", "topk", "lowrank", "feedback"};
+  static const char* const kKinds[] = {"dense", "subspace", "anchors", "topk", "lowrank", "feedback", "bf16state"};
   const auto [kind, schedule, optimizer, precision] = info.param;
   return std::string(kKinds[static_cast<int>(kind)]) + (schedule == ScheduleKind::kGpipe ? "_gpipe_" : "_1f1b_") +
          std::string(to_string(optimizer)) + (precision == Precision::kFloat32 ? "_f32" : "_f64");
@@ -110,6 +112,13 @@ INSTANTIATE_TEST_SUITE_P(Lossy, Resume,
                          testing::Combine(testing::Values(Kind::kTopK, Kind::kLowRank, Kind::kFeedback),
                                           testing::Values(ScheduleKind::k1f1b), testing::Values(OptimizerKind::kMuon),
                                           testing::Values(Precision::kFloat32)),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(Bf16State, Resume,
+                         testing::Combine(testing::Values(Kind::kBf16State), testing::Values(ScheduleKind::k1f1b),
+                                          testing::Values(OptimizerKind::kAdamw, OptimizerKind::kRowAdamw,
+                                                          OptimizerKind::kMuon),
+                                          kPrecisions),
                          name_of);
 
 TEST(ErrorFeedback, WhatWasLostIsForgottenWhenTheBasisMoves) {

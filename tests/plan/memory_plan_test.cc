@@ -39,12 +39,23 @@ TEST(MemoryPlan, AsynchronousCheckpointNeedsACopyOfTheState) {
   EXPECT_EQ(memory_plan(config, 4096, 1).checkpoint_copy, state_bytes(config, 4096, blocks_of_stage(config, 1)));
 }
 
-TEST(MemoryPlan, LoadingACheckpointReusesTheRoomOfActivations) {
-  const auto little = with({"train.seq_len=8", "train.microbatch=1", "checkpoint.mode=sync"});
-  const auto plan = memory_plan(little, 4096, 1);
-  EXPECT_EQ(plan.checkpoint_copy + plan.activations + plan.logits + plan.queues,
-            state_bytes(little, 4096, blocks_of_stage(little, 1)));
-  EXPECT_EQ(memory_plan(with({"train.microbatch=16", "checkpoint.mode=sync"}), 4096, 1).checkpoint_copy, 0u);
+TEST(MemoryPlan, CountsNoCopyOfACheckpointThatIsWrittenBetweenTwoSteps) {
+  for (const char* mode : {"checkpoint.mode=sync", "checkpoint.mode=auto"}) {
+    EXPECT_EQ(memory_plan(with({mode}), 4096, 1).checkpoint_copy, 0u) << mode;
+  }
+}
+
+TEST(MemoryPlan, MomentsInBf16TakeHalf) {
+  for (const char* kind : {"optim.kind=adamw", "optim.kind=row_adamw", "optim.kind=muon"}) {
+    const auto full = with({kind}), half = with({kind, "optim.state=bf16"});
+    const auto blocks = blocks_of_stage(full, 1);
+    double weights = 0;
+    for (const auto& spec : model_spec(full.model, 4096, blocks)) weights += 4 * static_cast<double>(spec.elements());
+    const double rest = weights + 8.0 * static_cast<double>(full.model.d * full.model.subspace.rank);  // and the basis
+    EXPECT_EQ(2 * (static_cast<double>(state_bytes(half, 4096, blocks)) - rest),
+              static_cast<double>(state_bytes(full, 4096, blocks)) - rest)
+        << kind;
+  }
 }
 
 TEST(MemoryPlan, CountsAGivenTableOfAnySize) {

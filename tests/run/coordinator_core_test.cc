@@ -267,6 +267,25 @@ TEST(Coordinator, EvaluatesWhenDueAndAtTheEndOverTheWholeSplit) {
   EXPECT_EQ(evaluations[2].loss, 12.0 / (2 * 2));
 }
 
+TEST(Coordinator, TellsHowFarTheLastStageIsWithAnEvaluation) {
+  Pair cluster(small_rules());
+  ASSERT_TRUE(cluster.pump_until([&] { return cluster.status().phase() == "evaluating"; }));
+  const auto beat = [&](const char* name, int64_t windows) {
+    control::FromWorker message;
+    message.mutable_heartbeat()->set_windows_done(windows);
+    cluster.say(cluster.worker(name), message);
+    return cluster.status().windows_done();
+  };
+  EXPECT_EQ(cluster.status().windows(), 2);
+  EXPECT_EQ(cluster.status().windows_done(), 0);
+  EXPECT_EQ(beat("b", 1), 1);
+  EXPECT_EQ(beat("a", 2), 1);  // not the last stage
+  EXPECT_EQ(beat("b", 1'000'000), 2);
+  EXPECT_EQ(beat("b", -5), 0);
+  cluster.pump();
+  EXPECT_EQ(cluster.status().windows(), 0);
+}
+
 TEST(Coordinator, EndsWithAFinalEvaluationACheckpointAndAFarewell) {
   Pair cluster(small_rules());
   cluster.hold_uploads = true;

@@ -240,6 +240,9 @@ void CoordinatorCore::hear(Member& member, const control::FromWorker& message, T
     ready(member, message.ready(), now);
   } else if (message.has_evaluated() && fits(message.evaluated(), Phase::kEvaluating)) {
     steps_.evaluated[*member.seat] = message.evaluated().loss_sum();
+  } else if (message.has_heartbeat() && phase_ == Phase::kEvaluating && member.seat == seats_.back()) {
+    steps_.windows_done =
+        std::clamp<int64_t>(message.heartbeat().windows_done(), 0, rules_.windows_after(steps_.committed));
   } else if (message.has_trouble()) {
     trouble(member, message.trouble(), now);
   } else if (message.has_probed()) {
@@ -469,6 +472,7 @@ void CoordinatorCore::act_when_idle(TimePoint now) {
   switch (next.move) {
     case Move::kEvaluate:
       phase_ = Phase::kEvaluating;
+      steps_.windows_done = 0;
       return send_to_crew(evaluate_order(steps_, rules_));
     case Move::kRunStep:
       phase_ = Phase::kRunning;
@@ -630,6 +634,10 @@ void CoordinatorCore::describe(control::RunStatus& status, TimePoint now) const 
   status.set_paused(paused_);
   status.set_validation_loss(steps_.final_loss ? *steps_.final_loss : steps_.validation_loss.value_or(0));
   status.set_wait_share(steps_.wait_share);
+  if (phase_ == Phase::kEvaluating) {
+    status.set_windows(rules_.windows_after(steps_.committed));
+    status.set_windows_done(steps_.windows_done);
+  }
   describe_members(roster_, now, status);
   describe_links(paths_, status);
 }

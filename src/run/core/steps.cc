@@ -91,6 +91,7 @@ void forget_reports(Steps& steps) {
   steps.formed.clear();
   steps.ready.clear();
   steps.evaluated.clear();
+  steps.windows_done = 0;
 }
 
 void begin_epoch(Steps& steps, const Beginning& beginning, int64_t basis_version) {

@@ -32,6 +32,7 @@ struct Steps {
   std::set<Seat> formed;
   std::map<Seat, control::Ready> ready;
   std::map<Seat, double> evaluated;  // sum of the losses
+  int64_t windows_done = 0;          // by the last stage, in the evaluation under way
 
   int64_t failures = 0;  // epochs in a row that ended in trouble without a commit
   std::optional<TimePoint> retry_at;

@@ -81,11 +81,11 @@ WorkerEffects WorkerCore::disconnected(TimePoint now) {
   return out;
 }
 
-WorkerEffects WorkerCore::tick() {
+WorkerEffects WorkerCore::tick(int64_t windows_done) {
   WorkerEffects out;
   if (ended_) return out;
   control::FromWorker message;
-  message.mutable_heartbeat();
+  message.mutable_heartbeat()->set_windows_done(windows_done);
   out.push_back(Say{std::move(message)});
   return out;
 }

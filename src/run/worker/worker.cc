@@ -4,6 +4,7 @@
 #include <grpcpp/channel.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -185,7 +186,7 @@ class Worker {
                   return !ended_;
                 },
             .received = [this](const control::ToWorker& message) { act([&] { return core_.message(message); }); },
-            .tick = [this] { act([this] { return core_.tick(); }); }};
+            .tick = [this] { act([this] { return core_.tick(windows_done_); }); }};
   }
 
   // ---- work, on the compute thread ----
@@ -268,7 +269,9 @@ class Worker {
 
   WorkDone do_work(const ComputeLoss& work) {
     const auto& evaluate = work.evaluate;
-    const auto loss_sum = held_->worker().evaluate(evaluate.epoch(), evaluate.step(), evaluate.windows());
+    const auto loss_sum = held_->worker().evaluate(evaluate.epoch(), evaluate.step(), evaluate.windows(),
+                                                   [this](int64_t done) { windows_done_ = done; });
+    windows_done_ = 0;
     if (!loss_sum) return step_failure(loss_sum.error());
     control::Evaluated evaluated;
     evaluated.set_loss_sum(loss_sum.value());
@@ -342,6 +345,8 @@ class Worker {
   std::optional<Work> work_;  // for the compute thread
   std::optional<End> ended_;
   std::unique_ptr<Epoch> epoch_;  // replaced by the compute thread
+
+  std::atomic<int64_t> windows_done_ = 0;  // of the evaluation under way
 
   std::unique_ptr<HeldStage> held_;  // compute thread only
 };
