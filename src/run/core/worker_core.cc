@@ -81,11 +81,11 @@ WorkerEffects WorkerCore::disconnected(TimePoint now) {
   return out;
 }
 
-WorkerEffects WorkerCore::tick() {
+WorkerEffects WorkerCore::tick(const control::Heartbeat& heartbeat) {
   WorkerEffects out;
   if (ended_) return out;
   control::FromWorker message;
-  message.mutable_heartbeat();
+  *message.mutable_heartbeat() = heartbeat;
   out.push_back(Say{std::move(message)});
   return out;
 }

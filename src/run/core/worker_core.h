@@ -106,8 +106,8 @@ class WorkerCore {
   control::FromWorker connected();
   WorkerEffects disconnected(TimePoint now);
   WorkerEffects message(const control::ToWorker& message);
-  // Called at every heartbeat.
-  WorkerEffects tick();
+  // Called at every heartbeat, which says how far the compute thread is.
+  WorkerEffects tick(const control::Heartbeat& heartbeat = {});
 
   // ---- this machine ----
 
