@@ -91,7 +91,8 @@ void OpenRun::wait_until(const std::string& what, const std::function<bool()>& c
   while (!condition()) {
     for (auto& [name, child] : children_) {
       const auto end = child.poll();
-      if (end && end->exit_code > 2) throw UserError(fmt::format("bench {}: {} failed", name_, name));
+      if (end && (name == "serve" || end->exit_code > 2))
+        throw UserError(fmt::format("bench {}: {} failed", name_, name));
     }
     if (clock_.now() > deadline) throw UserError(fmt::format("bench {}: timed out waiting until {}", name_, what));
     std::this_thread::sleep_for(kPollEvery);
