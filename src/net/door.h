@@ -21,7 +21,7 @@ namespace thinpipe {
 struct DoorLimits {
   size_t connections = 0;  // in all
   size_t strangers = 96;   // in all
-  size_t of_network = 24;  // strangers of one caller_network()
+  size_t of_network = 20;  // strangers of one caller_network()
   size_t of_member = 16;   // further connections of a member count as a stranger's
   double per_second = 60;  // new connections of one network, after a burst
   double burst = 256;
