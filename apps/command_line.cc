@@ -525,6 +525,23 @@ Prepares made-up text in a process of its own.)");
   });
 }
 
+void add_bench_trust(Command& bench) {
+  auto json = std::make_shared<bool>(false);
+  auto options = std::make_shared<BenchTrustOptions>();
+  auto& trust = bench.command("trust", "Attack a run of our own: floods, bad members, frozen processes");
+  trust.number("--tries", options->tries, 1, 1000, "freezes of the coordinator");
+  trust.json_flag(*json);
+  trust.footer(R"(Examples:
+  $ thinpipe bench trust
+  $ thinpipe bench trust --tries 3 --json | tail -n 1
+Serves a run on this machine, lets workers join, and attacks it as strangers and members could. Takes
+some minutes.)");
+  trust.callback([options, json] {
+    options->program = this_program();
+    bench_trust(*options, *json);
+  });
+}
+
 void add_bench(Command& program) {
   auto& bench = program.command("bench", "Run benchmarks that compare two things side by side", kMeasure);
   bench.require_subcommand(1);
@@ -535,6 +552,7 @@ Each benchmark runs on this machine alone and prints ratios measured within one 
   add_bench_table_and_wan(bench);
   add_bench_engine(bench);
   add_bench_join_and_data(bench);
+  add_bench_trust(bench);
 }
 
 void add_completion(Command& program) {

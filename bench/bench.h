@@ -50,6 +50,16 @@ struct BenchDataOptions {
 // Prepares this much made-up text in a child process: seconds, MB/s, peak resident memory, tokens.
 void bench_data(const BenchDataOptions& options, bool json);
 
+struct BenchTrustOptions {
+  std::string program;  // path of thinpipe
+  int64_t tries = 20;   // freezes of the coordinator
+  double seconds = 6;   // of each measurement of the speed
+  bool members = true;  // also bad members
+};
+// What strangers and members can do to a run that others have joined: memory and speed under floods, how soon a frozen
+// worker is noticed, what a frozen coordinator loses, and how many bad members end the run.
+void bench_trust(const BenchTrustOptions& options, bool json);
+
 // Seconds from `thinpipe join` to the newcomer's first step, in the default run.
 void bench_join(const std::string& program, bool json);
 

@@ -61,6 +61,10 @@ Result<PacketTag> packet_tag(const wire::Frame& frame, const PacketRules& rules)
   const int kind = packet.kind() < 0 || packet.kind() > kMostKinds ? kMostKinds : static_cast<int>(packet.kind());
   const PacketTag tag{packet.epoch(), packet.step(), packet.microbatch(), static_cast<PacketKind>(kind)};
   if (const auto problem = tag_problem(tag, rules); !problem.empty()) return Error{"a packet with " + problem};
+  if (const size_t most = rules.most_bytes[static_cast<size_t>(kind)]; packet.payload().size() > most) {
+    return Error{fmt::format("a packet of kind {} with {} bytes, where at most {} may come",
+                             kKindNames[static_cast<size_t>(kind)], packet.payload().size(), most)};
+  }
   return tag;
 }
 

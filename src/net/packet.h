@@ -3,6 +3,7 @@
 // decides what to do with a packet.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +44,9 @@ struct PacketRules {
   int64_t boundary = 0;           // 0 is the cut behind the first stage
   int64_t microbatches = 0;       // M: a training packet's microbatch is below it
   int64_t eval_microbatches = 0;  // an evaluation packet's is below this
-  std::string neighbour = {};     // who is at the other end, for messages; empty: unknown
+  // The largest payload by kind, as PacketKind numbers them; a kind that never crosses has 0.
+  std::array<size_t, 4> most_bytes = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX};
+  std::string neighbour = {};  // who is at the other end, for messages; empty: unknown
 };
 
 // Returns "" if a run under these rules can have the tag, else what is wrong: "microbatch 4; a step has 4".

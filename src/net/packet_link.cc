@@ -59,7 +59,11 @@ void PacketLink::enter(uint64_t epoch, int64_t step) {
   std::unique_lock lock(mutex_);
   TP_CHECK(step >= 0 && (epoch > epoch_ || (epoch == epoch_ && (!step_ || step >= *step_))),
            "from epoch {}, step {} back to epoch {}, step {}", epoch_, step_.value_or(0), epoch, step);
-  if (epoch != epoch_) leave_epoch(epoch);
+  if (epoch != epoch_) {
+    meter_.dropped_old += held_.size();
+    held_.clear();
+    epoch_ = epoch;
+  }
   step_ = step;
   while (!held_.empty() && held_.begin()->first.step < step) {
     held_.erase(held_.begin());
@@ -74,16 +78,6 @@ void PacketLink::enter(uint64_t epoch, int64_t step) {
     fail(fmt::format("a packet of epoch {}, step {} had come before step {}; at most the next step's may", epoch,
                      *ahead, step));
   }
-}
-
-void PacketLink::leave_epoch(uint64_t epoch) {
-  meter_.dropped_old += held_.size();
-  held_ = std::exchange(held_next_, {});
-  if (epoch - epoch_ > 1) {
-    meter_.dropped_old += held_.size();
-    held_.clear();
-  }
-  epoch_ = epoch;
 }
 
 // Only packets that arrived before the epoch's step was known can be too far ahead.
@@ -218,12 +212,12 @@ void PacketLink::run_receiver() {
 
 void PacketLink::wait_for_room() {
   std::unique_lock lock(mutex_);
-  const auto full = [](const Held& held) {
-    return std::count_if(held.begin(), held.end(), [](const auto& one) {
+  const auto full = [&] {
+    return std::count_if(held_.begin(), held_.end(), [](const auto& one) {
              return one.first.kind == PacketKind::kEvalForward;
            }) >= static_cast<ptrdiff_t>(kEvaluationAhead);
   };
-  changed_.wait(lock, [&] { return failure_ || write_failed_ || !(full(held_) || full(held_next_)); });
+  changed_.wait(lock, [&] { return failure_ || write_failed_ || !full(); });
 }
 
 void PacketLink::take(wire::Frame frame) {
@@ -247,23 +241,21 @@ Status PacketLink::accept(const PacketTag& tag, wire::Packet packet) {
     ++meter_.dropped_old;
     return {};
   }
-  if (tag.epoch - epoch_ > 1) {
-    return Error{fmt::format("a packet of epoch {} in epoch {}; at most the next epoch's may come", tag.epoch, epoch_)};
+  if (tag.epoch > epoch_) {
+    return Error{fmt::format("a packet of epoch {} in epoch {}, which has its own links", tag.epoch, epoch_)};
   }
-  if (tag.epoch == epoch_ && step_ && tag.step - *step_ > 1) {
+  if (step_ && tag.step - *step_ > 1) {
     return Error{fmt::format("a packet of step {} in step {}; at most the next step's may come", tag.step, *step_)};
   }
-  Held& held = tag.epoch == epoch_ ? held_ : held_next_;
-  if (held.contains(tag) || received_.contains(tag)) {
+  if (held_.contains(tag) || received_.contains(tag)) {
     ++meter_.dropped_repeated;
     return {};
   }
-  if (held.size() >= most_held_) {
+  if (held_.size() >= most_held_) {
     return Error{
-        fmt::format("a packet of epoch {}, step {} when {} of that epoch are waiting here; two steps have no more",
-                    tag.epoch, tag.step, held.size())};
+        fmt::format("a packet of step {} when {} are waiting here; two steps have no more", tag.step, held_.size())};
   }
-  held.emplace(tag, std::move(packet));
+  held_.emplace(tag, std::move(packet));
   changed_.notify_all();
   return {};
 }

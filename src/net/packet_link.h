@@ -42,16 +42,16 @@ struct PacketMeter {
 //   a tag that is held or was received             dropped
 //   the epoch; the step or the next one            held until received or old
 //   the epoch, before its first enter()            held, any step
-//   the next epoch                                 held, any step
-//   anything further ahead                         the link fails
+//   a later epoch, or anything further ahead       the link fails: every epoch has its own links
 //   anything packet_tag() refuses                  the link fails
 //
 // A step's packets are few, and the schedule bounds them; an evaluation may have any number. When kEvaluationAhead of
 // those are held, the receiver takes nothing more until one is received or old. The other end's send() eventually
 // waits, so a fast stage does not fill a slow one's memory with a whole evaluation.
 //
-// The link holds at most 2 (2 M + 1) + kEvaluationAhead packets per epoch, which is all that two steps have; M is the
-// rules' microbatches. One more fails the link.
+// The link holds at most 2 (2 M + 1) + kEvaluationAhead packets, which is all that two steps have; M is the rules'
+// microbatches. One more fails the link, and so does a payload above the rules' size. So the schedule bounds what a
+// neighbour can make this process hold.
 //
 // The first failure sticks and ends every wait: close(), a refused packet, the other end's last word, or the end of the
 // connection. The end that closes sends its outbox at once, then the reason as its last word. The other end fails with
@@ -126,20 +126,18 @@ class PacketLink {
   void end_direction();
   // With the mutex held:
   std::optional<Error> interruption(uint64_t epoch) const;
-  void leave_epoch(uint64_t epoch);
   std::optional<int64_t> step_too_far_ahead() const;
 
   const std::unique_ptr<Link> link_;
   const PacketRules rules_;
-  const size_t most_held_;  // per epoch
+  const size_t most_held_;
   const size_t most_outgoing_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // when anything below changes
   uint64_t epoch_;
   std::optional<int64_t> step_;
-  Held held_;       // of epoch_
-  Held held_next_;  // of epoch_ + 1
+  Held held_;  // of epoch_
   std::set<PacketTag> received_;
   std::optional<Interrupt> interrupt_;
   PacketMeter meter_;

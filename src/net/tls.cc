@@ -34,7 +34,7 @@ std::shared_ptr<grpc::ChannelCredentials> tls_channel_without_identity(const std
 void expect_name(grpc::ChannelArguments& arguments, const std::string& san) { arguments.SetSslTargetNameOverride(san); }
 
 Caller caller_of(const grpc::ServerContextBase& context) {
-  Caller caller{.address = context.peer(), .names = {}, .authenticated = false};
+  Caller caller{.address = context.peer(), .names = {}, .certificate_pem = {}, .authenticated = false};
   const auto proven = context.auth_context();
   if (!proven || !proven->IsPeerAuthenticated()) return caller;
   for (const auto& reused : proven->FindPropertyValues(GRPC_SSL_SESSION_REUSED_PROPERTY)) {
@@ -44,6 +44,9 @@ Caller caller_of(const grpc::ServerContextBase& context) {
   // Not GetPeerIdentity(): without a DNS name it returns the subject or an address.
   for (const auto& name : proven->FindPropertyValues(GRPC_PEER_DNS_PROPERTY_NAME)) {
     caller.names.emplace_back(name.data(), name.size());
+  }
+  for (const auto& pem : proven->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME)) {
+    caller.certificate_pem.assign(pem.data(), pem.size());
   }
   return caller;
 }

@@ -34,6 +34,7 @@ void expect_name(grpc::ChannelArguments& arguments, const std::string& san);
 struct Caller {
   std::string address;             // as gRPC writes it: "ipv4:192.0.2.7:40000"
   std::vector<std::string> names;  // the DNS names that its certificate proves; empty without one
+  std::string certificate_pem;     // empty without one
   bool authenticated = false;      // has shown a certificate of the run's authority
 };
 

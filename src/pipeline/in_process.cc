@@ -72,7 +72,7 @@ InProcessPipeline::InProcessPipeline(const RunConfig& config, int64_t vocab, Bat
   const auto count = static_cast<size_t>(config.pipeline.stages);
   for (size_t i = 0; i + 1 < count; ++i) {
     auto [earlier, later] = make_memory_link();
-    const auto rules = packet_rules(config, static_cast<int64_t>(i));
+    const auto rules = packet_rules(config, vocab, static_cast<int64_t>(i));
     down_.push_back(std::make_unique<PacketLink>(std::move(earlier), rules, kEpoch, shapes[i].forward));
     up_.push_back(std::make_unique<PacketLink>(std::move(later), rules, kEpoch, shapes[i].backward));
   }

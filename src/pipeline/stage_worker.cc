@@ -51,6 +51,7 @@ Result<control::Ready> StageWorker::run_step(uint64_t epoch, int64_t step) {
     for (const auto& pass : passes(config_.pipeline.schedule, place_.number, config_.pipeline.stages,
                                    config_.train.microbatches, warmup_)) {
       TRY(pass.forward ? forward(pass.microbatch) : backward(pass.microbatch));
+      note_pass();
     }
     std::vector<at::Tensor> gradients;
     for (const auto& parameter : stage_.parameters().all()) gradients.push_back(parameter.grad);
@@ -100,6 +101,8 @@ void StageWorker::begin(uint64_t epoch, int64_t step) {
   report_.set_epoch(epoch);
   report_.set_step(step);
   times_ = {};
+  with_previous_ = {};
+  with_next_ = {};
   passes_.clear();
   if (previous_ != nullptr) previous_->enter(epoch, step);
   if (next_ != nullptr) next_->enter(epoch, step);
@@ -148,6 +151,10 @@ control::Ready StageWorker::report() {
   report_.set_backward_s(times_.backward_s);
   report_.set_wait_s(times_.wait_s);
   report_.set_total_s(times_.total_s);
+  report_.set_sent_to_previous(with_previous_.sent.hex());
+  report_.set_received_from_previous(with_previous_.received.hex());
+  report_.set_sent_to_next(with_next_.sent.hex());
+  report_.set_received_from_next(with_next_.received.hex());
   return report_;
 }
 
@@ -190,6 +197,7 @@ Result<double> StageWorker::evaluate(uint64_t epoch, int64_t step, int64_t windo
     const auto pass = stage_.evaluate(std::move(in.batch), in.stream);
     loss_sum += pass.loss_sum;
     if (on_done) on_done(first + count);
+    note_pass();
     if (!after_) continue;
     const MessageNumber number{0, 0, /*evaluation=*/true};
     TRY(send(*next_, PacketKind::kEvalForward, m, after_->encode({pass.batch, pass.output}, number)));
@@ -228,15 +236,30 @@ Result<at::Tensor> StageWorker::receive_gradient(int64_t microbatch) {
 
 Result<std::string> StageWorker::receive(PacketLink& link, PacketKind kind, int64_t microbatch) {
   const Stopwatch waiting(times_.wait_s);
-  return link.receive({epoch_, step_, microbatch, kind}, basis_version());
+  const WaitingFor shown(progress_, side_of(link));
+  auto payload = link.receive({epoch_, step_, microbatch, kind}, basis_version());
+  if (payload) (&link == next_ ? with_next_ : with_previous_).received.add(kind, microbatch, payload.value());
+  return payload;
 }
 
 Status StageWorker::send(PacketLink& link, PacketKind kind, int64_t microbatch, std::span<const std::byte> payload) {
   const size_t bytes = payload.size();
+  const bool down = &link == next_;
+  (down ? with_next_ : with_previous_)
+      .sent.add(kind, microbatch, {reinterpret_cast<const char*>(payload.data()), bytes});
+  const WaitingFor shown(progress_, side_of(link));
   TRY(link.send({epoch_, step_, microbatch, kind}, payload, basis_version()));
-  if (&link == next_) report_.set_forward_bytes(report_.forward_bytes() + bytes);
-  if (&link == previous_) report_.set_backward_bytes(report_.backward_bytes() + bytes);
+  if (down) report_.set_forward_bytes(report_.forward_bytes() + bytes);
+  if (!down) report_.set_backward_bytes(report_.backward_bytes() + bytes);
   return {};
+}
+
+WorkProgress::Waits StageWorker::side_of(const PacketLink& link) const {
+  return &link == next_ ? WorkProgress::Waits::kNext : WorkProgress::Waits::kPrevious;
+}
+
+void StageWorker::note_pass() const {
+  if (progress_ != nullptr) ++progress_->done;
 }
 
 MessageNumber StageWorker::number(int64_t microbatch) const {
@@ -305,9 +328,13 @@ StagePlace stage_place(const RunConfig& config, size_t number) {
 
 size_t max_payload_bytes(const RunConfig& config, int64_t vocab) { return boundary_sizes(config, vocab).largest(); }
 
-PacketRules packet_rules(const RunConfig& config, int64_t cut) {
+PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut) {
   constexpr int64_t kMostEvaluationBatches = int64_t{1} << 20;
-  return {.boundary = cut, .microbatches = config.train.microbatches, .eval_microbatches = kMostEvaluationBatches};
+  const auto sizes = boundary_sizes(config, vocab);
+  return {.boundary = cut,
+          .microbatches = config.train.microbatches,
+          .eval_microbatches = kMostEvaluationBatches,
+          .most_bytes = {sizes.forward, sizes.backward, sizes.end_of_step, sizes.forward}};
 }
 
 }  // namespace thinpipe

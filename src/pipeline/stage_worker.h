@@ -17,8 +17,10 @@
 #include "net/packet_link.h"
 #include "optim/optimizer.h"
 #include "pipeline/batches.h"
+#include "pipeline/payload_digest.h"
 #include "pipeline/replicas.h"
 #include "pipeline/tensor_file.h"
+#include "pipeline/work_progress.h"
 #include "proto/control.pb.h"
 
 namespace thinpipe {
@@ -40,7 +42,7 @@ at::Device device_of(const TrainConfig& train);
 int threads_for(const RunConfig& config);
 
 // What may cross cut `cut` of the run, for one end of its link.
-PacketRules packet_rules(const RunConfig& config, int64_t cut);
+PacketRules packet_rules(const RunConfig& config, int64_t vocab, int64_t cut);
 // The largest payload of a packet across any cut.
 size_t max_payload_bytes(const RunConfig& config, int64_t vocab);
 
@@ -61,6 +63,9 @@ class StageWorker {
   void connect(PacketLink* previous, PacketLink* next);
   // The warm-up of 1f1b for the following steps (schedule.h). All stages of a step need the same.
   void set_warmup(std::vector<int64_t> warmup) { warmup_ = std::move(warmup); }
+
+  // Keeps it up to date, for another thread to read. Must outlive this object.
+  void show_progress(WorkProgress* progress) { progress_ = progress; }
 
   // ids_sha256() of the next step's microbatches; empty: not checked. A step with other tokens fails.
   void expect_tokens(std::vector<std::string> hashes) { expected_ids_ = std::move(hashes); }
@@ -116,6 +121,9 @@ class StageWorker {
   Result<at::Tensor> receive_gradient(int64_t microbatch);
   Result<std::string> receive(PacketLink& link, PacketKind kind, int64_t microbatch);
   Status send(PacketLink& link, PacketKind kind, int64_t microbatch, std::span<const std::byte> payload);
+  WorkProgress::Waits side_of(const PacketLink& link) const;
+  // A pass is done.
+  void note_pass() const;
   MessageNumber number(int64_t microbatch) const;
   // Whether a later step of the run updates the basis and so needs the gradients of this one.
   bool moves_basis_later() const;
@@ -140,6 +148,12 @@ class StageWorker {
   std::map<int64_t, StagePass> passes_;  // by microbatch: what forward saved for backward
   control::Ready report_;
   Times times_;
+  // What a side has exchanged with its neighbour.
+  struct Exchanged {
+    PayloadDigest sent, received;
+  };
+  Exchanged with_previous_, with_next_;
+  WorkProgress* progress_ = nullptr;
 
   // Of the last commit; part of the next report.
   double dropped_share_ = 0;

@@ -46,4 +46,16 @@ Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
   });
 }
 
+std::string full_disk_advice(const std::filesystem::path& run_folder) {
+  constexpr uint64_t kFullBelow = 1 << 20;
+  std::error_code code;
+  const auto space = std::filesystem::space(run_folder, code);
+  if (code || space.available >= kFullBelow) return "";
+  return fmt::format(
+      "; the disk of {} is full: free some space and continue the run (`thinpipe train --resume {}`, or `thinpipe "
+      "serve "
+      "--run {}`); no committed step is lost",
+      run_folder.string(), run_folder.string(), run_folder.string());
+}
+
 }  // namespace thinpipe

@@ -31,4 +31,7 @@ struct RunOutcome {
 };
 Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder);
 
+// "; the disk of FOLDER is full: ..." and what to do, if hardly anything can be written there; otherwise "".
+std::string full_disk_advice(const std::filesystem::path& run_folder);
+
 }  // namespace thinpipe

@@ -215,7 +215,7 @@ class Supervisor {
     // The coordinator's reason is better: it names the stage.
     if (outcome && outcome.value().failed && !outcome.value().reason.empty()) throw UserError(outcome.value().reason);
     if (reason.empty()) reason = fmt::format("exit code {}; see {}", end.exit_code, part.log.string());
-    throw UserError(fmt::format("{}: {}", part.name, reason));
+    throw UserError(fmt::format("{}: {}{}", part.name, reason, full_disk_advice(run_.folder)));
   }
 
   // Waits for the workers to end: the coordinator has told them to stop.

@@ -147,6 +147,37 @@ TEST(OpenRun, NeighboursThatDisagreeOnTheBasis_AreSentAwayAndTheStepIsRepeated) 
   run.expect_done();
 }
 
+// a says that it sent something else than b received, or the other way round. One of the two lies.
+TEST(OpenRun, NeighboursThatDisagreeOnWhatCrossedTheirCut_AreSuspectsAndTheStepDoesNotCount) {
+  for (const bool down : {true, false}) {
+    OpenRun run;
+    (down ? run.a().sent_to_next : run.b().sent_to_previous) = "one";
+    (down ? run.b().received_from_previous : run.a().received_from_next) = "another";
+    const auto committed = run.core().committed();
+    run.go_on();
+    EXPECT_TRUE(run.was_sent_away(run.a()) && run.was_sent_away(run.b())) << run.last_event();
+    EXPECT_TRUE(has(run.events("aborted").at(0), "stage 0 (a) and stage 1 (b) do not agree on what crossed the cut"));
+    EXPECT_GE(run.core().committed(), committed);
+    run.expect_done();
+  }
+}
+
+TEST(OpenRun, NeighboursThatAgreeOnWhatCrossedTheirCut_GoOn) {
+  OpenRun run;
+  run.a().sent_to_next = run.b().received_from_previous = "forward";
+  run.b().sent_to_previous = run.a().received_from_next = "backward";
+  run.expect_done();
+  EXPECT_TRUE(run.events("aborted").empty());
+}
+
+TEST(OpenRun, FloodOfHellosThatAreRefused_IsSentAwayToo) {
+  OpenRun run;
+  auto hello = OpenRun::hello_of("flood", "x");
+  hello.mutable_hello()->set_protocol(1);
+  for (SessionId session = 1000; session < 1100; ++session) run.apply(run.core().message(session, hello, run.now));
+  EXPECT_TRUE(has(run.events("refused").back(), "was sent away")) << run.events("refused").back();
+}
+
 TEST(OpenRun, ImpossibleReport_CostsItsSenderItsPlaceAndDoesNotCount) {
   for (const double norm : {-1e300, -1.0}) {
     OpenRun run;

@@ -75,7 +75,9 @@ struct SimulatedWorker {
   // Its answers.
   double squared_norm = 1, loss_sum = 2, evaluation_sum = 6;
   std::string basis_hash;
+  std::string sent_to_previous, received_from_previous, sent_to_next, received_from_next;
   bool slow = false;           // a step lasts until finish_step()
+  bool hangs = false;          // its heartbeats show no progress
   bool stubborn = false;       // an interrupted step lasts until finish_step() too
   bool forming_fails = false;  // cannot fetch its file, or cannot reach its neighbour
   bool behind_nat = false;     // nobody can dial it
@@ -85,6 +87,7 @@ struct SimulatedWorker {
   uint64_t memory_bytes = 0;
   double compute_s = 0;
   // Its state.
+  uint64_t done = 0;   // what its heartbeats say
   uint64_t epoch = 0;  // of the seat it took last
   StageHistory history;
   std::optional<Work> work;  // not yet answered
@@ -99,6 +102,10 @@ struct SimulatedWorker {
     ready.set_squared_norm(squared_norm);
     ready.set_loss_sum(loss_sum);
     ready.set_basis_hash(basis_hash);
+    ready.set_sent_to_previous(sent_to_previous);
+    ready.set_received_from_previous(received_from_previous);
+    ready.set_sent_to_next(sent_to_next);
+    ready.set_received_from_next(received_from_next);
     ready.set_forward_s(compute_s);
     return ready;
   }
@@ -206,9 +213,9 @@ class SimulatedRun {
   // As if the coordinator stood still meanwhile.
   void jump_time(Duration by, bool heartbeats = false) {
     now += by;
-    control::FromWorker beat;
-    beat.mutable_heartbeat();
     for (auto& worker : workers_) {
+      control::FromWorker beat;
+      beat.mutable_heartbeat()->set_done(worker->hangs ? worker->done : ++worker->done);
       if (heartbeats && worker->session) apply(core_->message(*worker->session, beat, now));
     }
     apply(core_->tick(now));

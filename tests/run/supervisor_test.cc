@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "base/result.h"
 #include "run/coordinator/run_store.h"
+#include "run/run_files.h"
 #include "support/scratch.h"
 
 namespace thinpipe {
@@ -95,6 +96,15 @@ TEST_F(FailingStart, CoordinatorThatRefusesItsConfig_EndsTheRunAtOnce) {
   EXPECT_EQ(failure("echo 'thinpipe: train.steps = -1: at least 1' >&2; exit 2"),
             "the coordinator: train.steps = -1: at least 1");
   EXPECT_EQ(text_of("starts").size(), 2U);
+}
+
+TEST(FullDisk, IsNamedWithWhatToDo) {
+  EXPECT_EQ(full_disk_advice(ScratchFolder().path()), "");
+  const test::SmallDisk disk(1 << 16);
+  if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
+  const auto advice = full_disk_advice(disk.folder().path());
+  EXPECT_NE(advice.find("is full: free some space and continue the run"), std::string::npos) << advice;
+  EXPECT_NE(advice.find("--resume " + disk.folder().path().string()), std::string::npos) << advice;
 }
 
 }  // namespace

@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "boundary/sizes.h"
 #include "config/config_file.h"
+#include "net/addresses.h"
 #include "pipeline/unit_file.h"
 #include "run/run_changes.h"
+#include "run/run_files.h"
 
 namespace thinpipe {
 namespace {
@@ -29,8 +31,9 @@ constexpr int64_t kMostEvents = 200;  // in one answer
 constexpr int64_t kMostSessions = 4, kMostUploads = 4;
 constexpr auto kHelloPatience = std::chrono::seconds(20);
 constexpr auto kUploadPatience = std::chrono::minutes(1);  // between two parts
-// A worker sends a few messages per step. More than this many per second have to wait.
-constexpr int64_t kMessagesPerSecond = 200;
+constexpr auto kOverBudgetWait = std::chrono::milliseconds(250);
+// The first stage may ask for the tokens of every microbatch, and steps may be short.
+constexpr double kWindowsCost = 0.02;
 
 template <class... Cases>
 struct EffectCases : Cases... {
@@ -49,25 +52,6 @@ template <class Calls>
 int64_t count_of(const Calls& calls, const std::string& peer) {
   return std::count_if(calls.begin(), calls.end(), [&](const auto& call) { return call.second.peer == peer; });
 }
-
-// Slows a stream of messages down to kMessagesPerSecond, by letting its reader wait.
-class Pace {
- public:
-  explicit Pace(const Clock& clock) : clock_(clock), second_(clock.now()) {}
-
-  void note_message() {
-    if (++count_ < kMessagesPerSecond) return;
-    const auto next = second_ + std::chrono::seconds(1);
-    if (const auto now = clock_.now(); now < next) std::this_thread::sleep_for(next - now);
-    second_ = clock_.now();
-    count_ = 0;
-  }
-
- private:
-  const Clock& clock_;
-  TimePoint second_;
-  int64_t count_ = 0;
-};
 
 WallTime wall_now() { return WallTime::clock::now(); }
 
@@ -108,20 +92,6 @@ std::vector<control::StateFile> state_files_of(const CheckpointManifest& manifes
 }
 
 }  // namespace
-
-std::optional<std::string> RefusalLog::note(const std::string& reason, TimePoint now) {
-  if (now - second_ >= std::chrono::seconds(1)) {
-    second_ = now;
-    written_ = 0;
-  }
-  if (written_ >= kPerSecond) {
-    ++left_out_;
-    return std::nullopt;
-  }
-  ++written_;
-  if (left_out_ == 0) return reason;
-  return fmt::format("{} ({} more before it are not shown)", reason, std::exchange(left_out_, 0));
-}
 
 // ---- start, and the calls of the program that serves the run ----
 
@@ -249,12 +219,32 @@ void CoordinatorService::close_all() {
   changed_.notify_all();
 }
 
+void CoordinatorService::on_member(std::function<void(const std::string&, const std::string&)> told) {
+  on_member_ = std::move(told);
+}
+
 void CoordinatorService::announce(std::vector<std::string> addresses) {
   const std::lock_guard lock(mutex_);
   addresses_ = std::move(addresses);
 }
 
 // ---- the door: a certificate proves a name; the roster says what the name may do ----
+
+CoordinatorService::Visit CoordinatorService::visit_of(const grpc::ServerContext& context, const char* call,
+                                                       double cost) {
+  Visit visit{caller_of(context), call};
+  const auto& caller = visit.caller;
+  if (is_named(caller, kOperatorName)) return visit;  // watches as often as it likes
+  const auto name =
+      caller.authenticated && !caller.names.empty() ? caller.names.front() : caller_network(caller.address);
+  bool within = true;
+  {
+    const std::lock_guard lock(budget_mutex_);
+    within = budget_.take(name, cost, clock_.now());
+  }
+  if (!within) std::this_thread::sleep_for(kOverBudgetWait);
+  return visit;
+}
 
 Error CoordinatorService::refused(const Visit& visit, const std::string& reason) {
   apply({LogEvent{"refused", fmt::format("{} from {}: {}", visit.call, visit.caller.address, reason)}});
@@ -267,16 +257,24 @@ Result<std::string> CoordinatorService::peer_of(const Visit& visit) {
   const auto peer = caller.names.size() == 1 ? peer_of_name(caller.names.front()) : std::nullopt;
   if (!peer) return refused(visit, "the certificate is not a worker's");
   if (core_->is_revoked(*peer)) return refused(visit, fmt::format("{} was removed from this run", *peer));
+  if (on_member_) on_member_(caller.address, caller.names.front());
   return *peer;
 }
 
+// A certificate of an earlier start does not count: restarting `serve` revokes it.
+bool CoordinatorService::is_operator(const Caller& caller) const {
+  if (!is_named(caller, kOperatorName) || caller.certificate_pem != door_.operator_pem) return false;
+  if (on_member_) on_member_(caller.address, kOperatorName);
+  return true;
+}
+
 Status CoordinatorService::require_operator(const Visit& visit) {
-  if (is_named(visit.caller, kOperatorName)) return {};
+  if (is_operator(visit.caller)) return {};
   return refused(visit, "only the run's operator may do this, with the certificate in the run's folder");
 }
 
 Status CoordinatorService::require_member(const Visit& visit) {
-  if (is_named(visit.caller, kOperatorName)) return {};
+  if (is_operator(visit.caller)) return {};
   TRY(peer_of(visit));
   return {};
 }
@@ -314,8 +312,9 @@ grpc::Status CoordinatorService::other_run(const std::string& run) const {
 
 grpc::Status CoordinatorService::GetRun(grpc::ServerContext* context, const control::RunRequest* request,
                                         control::RunDescription* reply) {
+  const auto visit = visit_of(*context, "GetRun");
   const std::lock_guard lock(mutex_);
-  const auto allowed = require_member({caller_of(*context), "GetRun"});
+  const auto allowed = require_member(visit);
   if (!allowed) return denial(allowed.error());
   if (request->protocol() != kControlProtocol) return refusal(why_other_protocol(request->protocol()));
   describe_run(*reply);
@@ -323,7 +322,7 @@ grpc::Status CoordinatorService::GetRun(grpc::ServerContext* context, const cont
 }
 
 grpc::Status CoordinatorService::Attend(grpc::ServerContext* context, Stream* stream) {
-  const Visit visit{caller_of(*context), "Attend"};
+  const auto visit = visit_of(*context, "Attend");
   std::unique_lock lock(mutex_);
   const auto peer = peer_of(visit);
   if (!peer) return denial(peer.error());
@@ -395,7 +394,7 @@ void CoordinatorService::write_messages(Session& session, Stream& stream) {
 
 grpc::Status CoordinatorService::PutFile(grpc::ServerContext* context, grpc::ServerReader<control::FilePart>* reader,
                                          control::FileTaken*) {
-  const Visit visit{caller_of(*context), "PutFile"};
+  const auto visit = visit_of(*context, "PutFile");
   std::unique_lock lock(mutex_);
   const auto peer = peer_of(visit);
   if (!peer) return denial(peer.error());
@@ -471,7 +470,7 @@ Status CoordinatorService::check_content(const std::filesystem::path& path, cons
 grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const control::FileRequest* request,
                                          grpc::ServerWriter<control::FilePart>* writer) {
   const auto& file = request->file();
-  if (const auto allowed = may_fetch({caller_of(*context), "GetFile"}, file.unit()); !allowed) {
+  if (const auto allowed = may_fetch(visit_of(*context, "GetFile"), file.unit()); !allowed) {
     return denial(allowed.error());
   }
   if (request->run() != identity_.run) return other_run(request->run());
@@ -505,7 +504,7 @@ bool CoordinatorService::has_windows(const control::WindowsRequest& request) con
 
 grpc::Status CoordinatorService::GetWindows(grpc::ServerContext* context, const control::WindowsRequest* request,
                                             control::Windows* reply) {
-  const auto allowed = may_read_tokens({caller_of(*context), "GetWindows"});
+  const auto allowed = may_read_tokens(visit_of(*context, "GetWindows", kWindowsCost));
   if (!allowed) return denial(allowed.error());
   if (request->run() != identity_.run) return other_run(request->run());
   if (!has_windows(*request)) return refusal("this run has no such token windows");
@@ -518,8 +517,9 @@ grpc::Status CoordinatorService::GetWindows(grpc::ServerContext* context, const 
 
 grpc::Status CoordinatorService::GetStatus(grpc::ServerContext* context, const control::StatusRequest* request,
                                            control::RunStatus* reply) {
+  const auto visit = visit_of(*context, "GetStatus");
   const std::lock_guard lock(mutex_);
-  const auto allowed = require_member({caller_of(*context), "GetStatus"});
+  const auto allowed = require_member(visit);
   if (!allowed) return denial(allowed.error());
   core_->describe(*reply, clock_.now());
   const auto events = store_.events(request->events_after(), kMostEvents);
@@ -530,8 +530,9 @@ grpc::Status CoordinatorService::GetStatus(grpc::ServerContext* context, const c
 
 grpc::Status CoordinatorService::Control(grpc::ServerContext* context, const control::ControlRequest* request,
                                          control::ControlReply* reply) {
+  const auto visit = visit_of(*context, "Control");
   const std::lock_guard lock(mutex_);
-  const auto allowed = require_operator({caller_of(*context), "Control"});
+  const auto allowed = require_operator(visit);
   if (!allowed) return denial(allowed.error());
   if (request->what() != control::ControlRequest::KICK) {
     apply(core_->control(request->what(), clock_.now()));
@@ -597,8 +598,8 @@ void CoordinatorService::describe_offer(const control::JoinRequest& request, Wal
 
 grpc::Status CoordinatorService::Join(grpc::ServerContext* context, const control::JoinRequest* request,
                                       control::JoinReply* reply) {
+  const auto visit = visit_of(*context, "Join");
   const std::lock_guard lock(mutex_);
-  const Visit visit{caller_of(*context), "Join"};
   const auto now = wall_now();
   const auto no = [&](const std::string& reason) { return denial(refused(visit, reason)); };
   if (const auto status = admission_.admit_call(context->peer(), now); !status) {
@@ -622,8 +623,9 @@ grpc::Status CoordinatorService::Join(grpc::ServerContext* context, const contro
 
 grpc::Status CoordinatorService::Invite(grpc::ServerContext* context, const control::InviteRequest* request,
                                         control::InviteReply* reply) {
+  const auto visit = visit_of(*context, "Invite");
   const std::lock_guard lock(mutex_);
-  const auto allowed = require_operator({caller_of(*context), "Invite"});
+  const auto allowed = require_operator(visit);
   if (!allowed) return denial(allowed.error());
   auto answer = admission_.manage(*request, addresses_, wall_now());
   if (!answer) return {grpc::StatusCode::INVALID_ARGUMENT, answer.error().message};
@@ -641,7 +643,7 @@ void CoordinatorService::apply(Effects effects) {
       const auto status = carry_out(effect, more);
       if (status.ok()) continue;
       // Skip all later effects: a commit that is not on the disk must not be sent.
-      more = core_->fail(status.error().message);
+      more = core_->fail(status.error().message + full_disk_advice(identity_.folder));
       std::erase_if(more, [](const Effect& one) {
         return !std::holds_alternative<SendTo>(one) && !std::holds_alternative<Finish>(one);
       });
@@ -680,7 +682,8 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
           [&](const WriteManifest& manifest) {
             const auto status = write_manifest(manifest);
             auto effects = status.ok() ? core_->manifest_written(manifest.files, clock_.now())
-                                       : core_->manifest_failed(status.error().message, clock_.now());
+                                       : core_->manifest_failed(
+                                             status.error().message + full_disk_advice(identity_.folder), clock_.now());
             std::move(effects.begin(), effects.end(), std::back_inserter(more));
             return Status();
           },

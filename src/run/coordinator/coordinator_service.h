@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "net/tunnel_service.h"
 #include "proto/control.grpc.pb.h"
 #include "run/coordinator/admission.h"
+#include "run/coordinator/call_limits.h"
 #include "run/coordinator/run_logs.h"
 #include "run/coordinator/run_store.h"
 #include "run/core/coordinator_core.h"
@@ -41,21 +43,8 @@ struct RunIdentity {
 // Who may take part, and the authority that signs their certificates.
 struct RunDoor {
   CertificateAuthority authority;
-  bool open = false;  // strangers may join
-};
-
-// Keeps a flood of refused callers from filling the event log.
-class RefusalLog {
- public:
-  static constexpr int kPerSecond = 10;
-
-  // Returns the line to write; nullopt if this second has had enough. The next line says how many were left out.
-  std::optional<std::string> note(const std::string& reason, TimePoint now);
-
- private:
-  TimePoint second_{};
-  int written_ = 0;
-  int64_t left_out_ = 0;
+  bool open = false;         // strangers may join
+  std::string operator_pem;  // the operator's certificate; others with that name are of earlier starts and refused
 };
 
 class CoordinatorService final : public control::Coordinator::Service {
@@ -78,6 +67,8 @@ class CoordinatorService final : public control::Coordinator::Service {
   bool complete() const;
   control::RunStatus status() const;
   Status remember_port(int port);
+  // Is told the address and the name of every caller that has proven to be a member. Set it before calls come.
+  void on_member(std::function<void(const std::string& address, const std::string& name)> told);
   // Sets the addresses that invites name.
   void announce(std::vector<std::string> addresses);
   // The relay. Register it with the same server.
@@ -119,8 +110,12 @@ class CoordinatorService final : public control::Coordinator::Service {
     const char* call;
   };
 
+  // Who is calling. Lets a caller wait that calls too often, on its own thread: then a flood costs next to nothing.
+  // Without the mutex.
+  Visit visit_of(const grpc::ServerContext& context, const char* call, double cost = 1);
   // Checks who is calling and whether they may. With the mutex held. Logs errors.
   Result<std::string> peer_of(const Visit& visit);
+  bool is_operator(const Caller& caller) const;
   Status require_operator(const Visit& visit);
   Status require_member(const Visit& visit);
   Error refused(const Visit& visit, const std::string& reason);
@@ -159,6 +154,9 @@ class CoordinatorService final : public control::Coordinator::Service {
   RunStore store_;
   Admission admission_;
   std::vector<std::string> addresses_;
+  std::function<void(const std::string&, const std::string&)> on_member_;
+  std::mutex budget_mutex_;
+  CallBudget budget_;
   RefusalLog door_refusals_;    // at the coordinator's own port
   RefusalLog worker_refusals_;  // at the workers'; apart, so that callers at one door cannot hide those at the other
   const TokenWindows& windows_;

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "config/config_file.h"
 #include "net/addresses.h"
+#include "net/door.h"
 #include "net/grpc_link.h"
 #include "net/tls.h"
 #include "pipeline/corpus_table.h"
@@ -23,6 +24,7 @@
 #include "pipeline/seed_numbers.h"
 #include "pipeline/table_file.h"
 #include "run/coordinator_line.h"
+#include "run/run_files.h"
 #include "text/prepare.h"
 
 namespace thinpipe {
@@ -33,7 +35,7 @@ constexpr auto kServeFarewell = std::chrono::seconds(10);
 constexpr int kMostMessageBytes = 320 << 10;  // a part of a file has 256 KiB
 constexpr size_t kMostHeldBytes = 128 << 20;
 constexpr int kMostThreads = 1024;
-constexpr int kMostStreamsPerConnection = 64;
+constexpr int kMostStreamsPerConnection = 8;
 constexpr int kHandshakeMs = 10'000;
 constexpr int kIdleMs = 60'000;  // for connections without a call
 
@@ -56,12 +58,10 @@ std::vector<HostPort> listen_places(RunStore& store, const std::vector<std::stri
   return places;
 }
 
-// Fills in the ports of the places. Throws UserError if it cannot listen at one of them.
-std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Identity& identity,
-                                           std::vector<HostPort>& places) {
+// Takes its connections from the door.
+std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Identity& identity, Door& door) {
   prepare_grpc();
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   // Anybody may knock: bounds what callers can make this process hold.
   builder.SetMaxReceiveMessageSize(kMostMessageBytes);
@@ -69,17 +69,18 @@ std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Id
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreamsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-  const auto credentials = tls_server(identity, false);
-  for (auto& place : places) builder.AddListeningPort(to_string(place), credentials, &place.port);
+  auto acceptor = std::shared_ptr(builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, tls_server(identity, false)));
   builder.RegisterService(&service);
   builder.RegisterService(&service.tunnels());
   auto server = builder.BuildAndStart();
-  for (const auto& place : places) {
-    if (!server || place.port == 0) {
-      throw UserError(
-          fmt::format("cannot listen on {}: not an address of this machine, or the port is in use", place.host));
-    }
-  }
+  TP_CHECK(server != nullptr, "cannot start the server");
+  door.open([acceptor](int listener, int descriptor) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener;
+    connection.fd = descriptor;
+    acceptor->HandleNewConnection(&connection);
+  });
   return server;
 }
 
@@ -90,8 +91,8 @@ std::string local_address(const std::vector<HostPort>& places) {
   return to_string(first);
 }
 
-void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& json) {
-  write_file_atomically(path, json.dump() + "\n").take();
+Status write_json(const std::filesystem::path& path, const nlohmann::ordered_json& json) {
+  return write_file_atomically(path, json.dump() + "\n");
 }
 
 // Reads and checks the run's own token table, if it has one, before anybody asks for it.
@@ -126,16 +127,33 @@ Finish wait_for_end(CoordinatorService& service) {
   }
 }
 
-void write_outcome(const std::filesystem::path& folder, const Finish& end, bool complete,
-                   const control::RunStatus& status) {
-  write_json(folder / "outcome.json", {{"failed", end.failed},
-                                       {"complete", complete},
-                                       {"reason", end.reason},
-                                       {"step", status.step()},
-                                       {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
-                                       {"loss", status.loss()},  // null when it is not finite
-                                       {"validation_loss", status.validation_loss()},
-                                       {"step_bytes", status.step_bytes()}});
+Status write_outcome(const std::filesystem::path& folder, const Finish& end, bool complete,
+                     const control::RunStatus& status) {
+  return write_json(folder / "outcome.json", {{"failed", end.failed},
+                                              {"complete", complete},
+                                              {"reason", end.reason},
+                                              {"step", status.step()},
+                                              {"manifest_step", std::max<int64_t>(0, status.manifest_step())},
+                                              {"loss", status.loss()},  // null when it is not finite
+                                              {"validation_loss", status.validation_loss()},
+                                              {"step_bytes", status.step_bytes()}});
+}
+
+// Waits for the end of the run and writes down how it ended.
+Finish conclude(CoordinatorService& service, const std::filesystem::path& folder, int64_t steps) {
+  auto end = wait_for_end(service);
+  bool complete = false;
+  if (!end.failed && service.complete()) {
+    if (const auto status = write_model(folder, steps); status.ok()) {
+      complete = true;
+    } else {
+      end = {true, status.error().message + full_disk_advice(folder)};
+    }
+  }
+  if (const auto written = write_outcome(folder, end, complete, service.status()); !written && !end.failed) {
+    end = {true, written.error().message + full_disk_advice(folder)};
+  }
+  return end;
 }
 
 // The run's corpus. Throws UserError if it is not the one that the run started with.
@@ -167,17 +185,21 @@ Finish serve_run(const ServeOptions& options) {
   make_identity(authority, kOperatorName, operator_folder(options.folder)).take();
 
   const SystemClock clock;
-  CoordinatorService service({.run = run,
-                              .config = config,
-                              .folder = options.folder,
-                              .corpus_id = corpus.id,
-                              .vocab = corpus.vocab,
-                              .seed_numbers_sha256 = seed_numbers_sha256(config, corpus.vocab),
-                              .table = checked_table(options.folder, config, corpus.vocab),
-                              .table_path = table_path(options.folder, config.model.table)},
-                             {std::move(authority), options.open}, std::move(store), windows, clock);
+  CoordinatorService service(
+      {.run = run,
+       .config = config,
+       .folder = options.folder,
+       .corpus_id = corpus.id,
+       .vocab = corpus.vocab,
+       .seed_numbers_sha256 = seed_numbers_sha256(config, corpus.vocab),
+       .table = checked_table(options.folder, config, corpus.vocab),
+       .table_path = table_path(options.folder, config.model.table)},
+      {std::move(authority), options.open, load_identity(operator_folder(options.folder)).take().certificate_pem},
+      std::move(store), windows, clock);
   service.start().take();
-  const auto server = start_server(service, load_identity(door_folder).take(), places);
+  Door door(places, door_limits());
+  service.on_member([&door](const std::string& address, const std::string& name) { door.prove(address, name); });
+  const auto server = start_server(service, load_identity(door_folder).take(), door);
   service.remember_port(places.front().port).take();
   auto addresses = options.announce;
   for (const auto& place : places) {
@@ -185,23 +207,16 @@ Finish serve_run(const ServeOptions& options) {
   }
   service.announce(addresses);
   write_json(options.folder / "coordinator.json",
-             {{"address", local_address(places)}, {"pid", ::getpid()}, {"run", run}});
+             {{"address", local_address(places)}, {"pid", ::getpid()}, {"run", run}})
+      .take();
   log_info("run {} is served at {}", run, fmt::join(addresses, ", "));
   if (options.on_ready) options.on_ready(addresses);
 
-  auto end = wait_for_end(service);
-  bool complete = false;
-  if (!end.failed && service.complete()) {
-    if (const auto status = write_model(options.folder, config.train.steps); status.ok()) {
-      complete = true;
-    } else {
-      end = {true, status.error().message};
-    }
-  }
-  write_outcome(options.folder, end, complete, service.status());
+  const auto end = conclude(service, options.folder, config.train.steps);
   service.wait_for_farewells(kServeFarewell);
   service.close_all();
   service.tunnels().shutdown("the run is over");
+  door.close();
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
   std::filesystem::remove(options.folder / "coordinator.json", ignored);
   return end;

@@ -1,6 +1,7 @@
 #include "run/core/coordinator_core.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,6 +34,7 @@ bool is_believed(const Roster& roster, const Steps& steps, const Member& member)
 
 // The service ticks many times a second.
 constexpr Duration kLongestGap = std::chrono::seconds(1);
+constexpr size_t kStepTimes = 15;
 
 bool contains(const std::vector<std::string>& units, const std::string& unit) {
   return std::find(units.begin(), units.end(), unit) != units.end();
@@ -64,6 +66,7 @@ Effects CoordinatorCore::message(SessionId session, const control::FromWorker& m
   if (message.has_hello()) {
     hello(session, message.hello(), now);
   } else if (auto* member = of_session(roster_, session)) {
+    note_gap(member->pulse, now - member->heard);
     member->heard = now;
     hear(*member, message, now);
   }
@@ -92,11 +95,18 @@ Effects CoordinatorCore::tick(TimePoint now) {
   if (last_tick_ && now - *last_tick_ > kLongestGap) {
     // This process stood still. What the members said in the meantime waits to be read: nobody was silent.
     const Duration gap = now - *last_tick_;
-    for (auto& [peer, member] : roster_.members) member.heard = std::min(now, member.heard + gap);
+    for (auto& [peer, member] : roster_.members) {
+      for (auto* time : {&member.heard, &member.pulse.moved, &member.pulse.saving_moved})
+        *time = std::min(now, *time + gap);
+    }
+    began_ += gap;
+    saving_began_ += gap;
     log("late", fmt::format("the coordinator stood still for {:.1f} s; leases last longer by as much", seconds(gap)));
   }
   last_tick_ = now;
   drop_silent(now);
+  hang_up_on_quiet(now);
+  watch_progress(now);
   // Asks relayed neighbours again; a better path is used after the step.
   if (phase_ == Phase::kRunning || phase_ == Phase::kEvaluating) (void)better_path_known(now);
   return advance(now);
@@ -199,11 +209,11 @@ void CoordinatorCore::hello(SessionId session, const control::Hello& hello, Time
     refuse(session, hello.peer(), reason, retry_after);
     out_.push_back(CloseSession{session, reason});
   };
-  if (const auto reason = why_refused(roster_, hello)) return turn_away(*reason);
   if (rules_.open && !count_hello(blame_, hello.peer(), now)) send_away({hello.peer()}, "connects too often", now);
   if (const auto away = time_away(blame_, hello.peer(), now)) {
     return turn_away(fmt::format("was sent away; may come back in {:.0f} s", std::ceil(seconds(*away))), *away);
   }
+  if (const auto reason = why_refused(roster_, hello)) return turn_away(*reason);
   if (done()) return out_.push_back(SendTo{session, stop_message(why_)});
   auto& member = roster_.members[hello.peer()];
   const bool is_back = member.incarnation == hello.incarnation();
@@ -234,15 +244,18 @@ void CoordinatorCore::hear(Member& member, const control::FromWorker& message, T
   const auto fits = [&](const auto& report, Phase phase) {
     return member.seat && phase_ == phase && report.epoch() == steps_.epoch && report.step() == steps_.committed;
   };
-  if (message.has_formed()) {
+  if (message.has_heartbeat()) {
+    note_heartbeat(member.pulse, message.heartbeat(), now);
+    if (phase_ == Phase::kEvaluating && member.seat == seats_.back()) {
+      steps_.windows_done =
+          std::clamp<int64_t>(message.heartbeat().windows_done(), 0, rules_.windows_after(steps_.committed));
+    }
+  } else if (message.has_formed()) {
     formed(member, message.formed());
   } else if (message.has_ready() && fits(message.ready(), Phase::kRunning)) {
     ready(member, message.ready(), now);
   } else if (message.has_evaluated() && fits(message.evaluated(), Phase::kEvaluating)) {
     steps_.evaluated[*member.seat] = message.evaluated().loss_sum();
-  } else if (message.has_heartbeat() && phase_ == Phase::kEvaluating && member.seat == seats_.back()) {
-    steps_.windows_done =
-        std::clamp<int64_t>(message.heartbeat().windows_done(), 0, rules_.windows_after(steps_.committed));
   } else if (message.has_trouble()) {
     trouble(member, message.trouble(), now);
   } else if (message.has_probed()) {
@@ -373,13 +386,94 @@ void CoordinatorCore::drop_silent(TimePoint now) {
   }
 }
 
+// It keeps its seat for the lease: if it was only slow, it comes back with its state and nothing is lost.
+void CoordinatorCore::hang_up_on_quiet(TimePoint now) {
+  if (!rules_.open || done()) return;
+  for (const auto& quiet : gone_quiet(roster_, rules_, now)) {
+    auto& member = roster_.members.at(quiet.peer);
+    out_.push_back(CloseSession{*member.session, quiet.why});
+    member.session.reset();
+    if (!member.seat) {
+      log("silent", quiet.why);
+      remove(quiet.peer);
+      continue;
+    }
+    const bool broke_epoch = phase_ != Phase::kGathering;
+    gather("silent", quiet.why);
+    if (broke_epoch) blame({quiet.peer}, quiet.why, now);
+  }
+}
+
+// Whether the seat's holder has answered the order of the present phase.
+bool CoordinatorCore::has_answered(Seat seat) const {
+  return phase_ == Phase::kForming      ? steps_.formed.contains(seat)
+         : phase_ == Phase::kRunning    ? steps_.ready.contains(seat)
+         : phase_ == Phase::kEvaluating ? steps_.evaluated.contains(seat)
+                                        : true;
+}
+
+void CoordinatorCore::watch_saving(const std::vector<Member*>& crew, TimePoint now) {
+  const auto deadlines = deadlines_of(Duty::kSaving, steps_.step_times_s);
+  if (!saving_.step || now - saving_began_ <= deadlines.act) return;
+  std::vector<OnDuty> duties;
+  for (const auto* member : crew) {
+    const auto units = units_saved_by(rules_, *member->seat);
+    duties.push_back({&member->pulse, std::all_of(units.begin(), units.end(),
+                                                  [&](const auto& unit) { return saving_.arrived.contains(unit); })});
+  }
+  const auto stall = find_unsaved(duties, saving_began_, deadlines, now);
+  if (!stall) return;
+  give_up_saving(saving_, /*ask_again=*/true);
+  end_stall(crew, *stall, "its checkpoint", now);
+}
+
+void CoordinatorCore::watch_progress(TimePoint now) {
+  if (const auto present = crew(); !done() && !present.empty()) watch_saving(present, now);
+  const auto present = crew();
+  const bool forming = phase_ == Phase::kForming, running = phase_ == Phase::kRunning;
+  if (present.empty() || (!forming && !running && phase_ != Phase::kEvaluating)) return;
+  const auto& train = rules_.config.train;
+  const auto windows = static_cast<double>(rules_.windows_after(steps_.committed));
+  const double size = forming || running ? 1 : 1 + windows / static_cast<double>(train.microbatches * train.microbatch);
+  const auto duty = forming ? Duty::kForming : running ? Duty::kStepping : Duty::kEvaluating;
+  const auto deadlines = deadlines_of(duty, steps_.step_times_s, size);
+  std::vector<OnDuty> duties;
+  for (auto* member : present) {
+    duties.push_back({&member->pulse, has_answered(*member->seat)});
+    const auto stuck = time_stuck(member->pulse, began_, now);
+    if (duties.back().finished || member->pulse.noticed || stuck <= deadlines.notice) continue;
+    member->pulse.noticed = true;
+    log("stuck", fmt::format("{} has made no progress for {:.1f} s; the last step took {:.1f} s", name_of(*member),
+                             seconds(stuck), steps_.step_times_s.back()));
+  }
+  if (const auto stall = find_stall(duties, began_, deadlines, now)) {
+    end_stall(present, *stall, forming ? "its new seat" : running ? "its step" : "the evaluation", now);
+  }
+}
+
+// One suspect is the culprit. Of several, the one that is suspected again and again.
+void CoordinatorCore::end_stall(const std::vector<Member*>& crew, const Stall& stall, const char* duty, TimePoint now) {
+  std::vector<std::string> peers, names;
+  for (const size_t stage : stall.suspects) {
+    peers.push_back(crew[stage]->peer);
+    names.push_back(name_of(*crew[stage]));
+  }
+  const auto what =
+      fmt::format("{}: no progress with {} for {:.1f} s", fmt::join(names, " and "), duty, seconds(stall.time));
+  const auto too_often = count_failure(steps_, rules_, what, now);
+  if (too_often && !rules_.open) return finish(true, *too_often);
+  abort(what);
+  if (peers.size() == 1 && rules_.open) return send_away(peers, what, now);
+  blame(peers, what, now);
+}
+
 // ---- what comes next ----
 
 // The state machine. Repeats until the phase no longer changes: the next change needs another event.
 Effects CoordinatorCore::advance(TimePoint now) {
   for (auto before = Phase::kDone; before != phase_;) {
     before = phase_;
-    if (phase_ == Phase::kGathering && ready_to_form(now)) form();
+    if (phase_ == Phase::kGathering && ready_to_form(now)) form(now);
     if (phase_ == Phase::kForming && steps_.formed.size() == seats_.size()) phase_ = Phase::kIdle;
     if (phase_ == Phase::kRunning && steps_.ready.size() == seats_.size()) commit(now);
     if (phase_ == Phase::kEvaluating && steps_.evaluated.size() == seats_.size()) end_evaluation();
@@ -420,7 +514,7 @@ void CoordinatorCore::give_seats() {
 }
 
 // Begins a new epoch. Workers with the state of the committed steps keep it; decide_beginning() says what others do.
-void CoordinatorCore::form() {
+void CoordinatorCore::form(TimePoint now) {
   const auto present = crew();
   std::vector<bool> restores;
   for (const auto* member : present) restores.push_back(!keeps_state(steps_, member->holding, *member->seat));
@@ -440,6 +534,7 @@ void CoordinatorCore::form() {
     if (restore) present[i]->holding.reset();  // until it reports Formed
   }
   phase_ = Phase::kForming;
+  began_ = now;
   for (size_t i = 0; i < paths_.chosen.size(); ++i) out_.push_back(LogEvent{"path", describe_path(paths_, i)});
   log("epoch", fmt::format("epoch {}: {} stages, from step {}; {}", steps_.epoch, seats_.size(), steps_.committed,
                            beginning.why));
@@ -467,15 +562,18 @@ void CoordinatorCore::act_when_idle(TimePoint now) {
   const auto next = decide_next(steps_, saving_, wishes, rules_);
   if (next.save) {
     begin_saving(saving_, steps_.committed);
+    saving_began_ = now;
     send_to_crew(save_order(steps_));
   }
   switch (next.move) {
     case Move::kEvaluate:
       phase_ = Phase::kEvaluating;
       steps_.windows_done = 0;
+      began_ = now;
       return send_to_crew(evaluate_order(steps_, rules_));
     case Move::kRunStep:
       phase_ = Phase::kRunning;
+      began_ = now;
       return send_to_crew(run_order(steps_, rules_, slowest_hop_s(paths_, rules_.packet_bytes)));
     case Move::kRegroup:
       return gather("regrouping", next.why);
@@ -503,10 +601,21 @@ void CoordinatorCore::commit(TimePoint now) {
     abort("neighbours disagree on the next basis");
     return send_away(pick(odd), "disagrees with a neighbour on the next basis", now);
   }
+  if (const auto odd = behind_changed_payloads(steps_); !odd.empty()) {
+    std::vector<std::string> who;
+    for (const size_t stage : odd) who.push_back(names[stage]);
+    const auto what = fmt::format("{} do not agree on what crossed the cut between them", fmt::join(who, " and "));
+    const auto too_often = count_failure(steps_, rules_, what, now);
+    if (too_often && !rules_.open) return finish(true, *too_often);
+    abort(what);
+    return blame(pick(odd), what, now);
+  }
   const auto behind = behind_nonfinite(steps_);
   const auto committed = commit_step(steps_, rules_, names, now - start_);
   if (!committed) return finish(true, committed.error().message);
   const auto& row = committed.value();
+  steps_.step_times_s.push_back(seconds(now - began_));
+  if (steps_.step_times_s.size() > kStepTimes) steps_.step_times_s.pop_front();
   out_.push_back(PersistCommit{row});
   send_to_crew(to_worker(row));
   for (auto* member : present) member->holding->set_applied(steps_.committed);

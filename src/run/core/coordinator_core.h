@@ -7,6 +7,7 @@
 //   steps.h    what comes next, when a step is committed, when to try again
 //   saving.h   checkpoints, and what an epoch begins from
 //   blame.h    in an open run: who is behind repeated trouble
+//   pulse.h    who is silent, and who holds the others up
 //
 //   gathering -> forming -> idle <-> running | evaluating        any trouble: back to gathering, then a new epoch
 //                            idle -> done
@@ -101,13 +102,21 @@ class CoordinatorCore {
   // In an open run: counts a fault of one of the peers against all of them, and sends those away that have too many.
   void blame(const std::vector<std::string>& peers, const std::string& reason, TimePoint now);
   void drop_silent(TimePoint now);
+  // In an open run: breaks the connection of a member that is silent for longer than its line explains.
+  void hang_up_on_quiet(TimePoint now);
+  // Finds members that live and get nowhere: says so, and later takes their places.
+  void watch_progress(TimePoint now);
+  void watch_saving(const std::vector<Member*>& crew, TimePoint now);
+  bool has_answered(Seat seat) const;
+  // Takes the suspects' places, or counts a fault against each if there are several.
+  void end_stall(const std::vector<Member*>& crew, const Stall& stall, const char* duty, TimePoint now);
   void remove(const std::string& peer);
 
   // Decides what comes next and does it. Every event ends with it. Returns all effects of the event.
   Effects advance(TimePoint now);
   bool ready_to_form(TimePoint now);
   void give_seats();
-  void form();
+  void form(TimePoint now);
   void act_when_idle(TimePoint now);
   void commit(TimePoint now);
   void end_evaluation();
@@ -137,7 +146,9 @@ class CoordinatorCore {
   Saving saving_;
   Blame blame_;
   std::optional<TimePoint> last_tick_;
-  Effects out_;  // effects of the current event
+  TimePoint began_{};         // the present phase, if the workers have an order
+  TimePoint saving_began_{};  // the checkpoint under way
+  Effects out_;               // effects of the current event
 };
 
 }  // namespace thinpipe

@@ -6,6 +6,6 @@
 
 namespace thinpipe {
 
-constexpr uint32_t kControlProtocol = 3;
+constexpr uint32_t kControlProtocol = 4;
 
 }  // namespace thinpipe

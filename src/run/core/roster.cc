@@ -121,6 +121,7 @@ void admit(Roster& roster, Member& member, SessionId session, const control::Hel
   }
   member.machine = hello.machine();
   member.session = session;
+  if (member.pulse.messages > 0) note_gap(member.pulse, now - member.heard);  // it is back: its line may be slow
   member.heard = now;
   member.leaving = member.leaving || hello.leaving();
   member.holding.reset();
@@ -137,6 +138,19 @@ std::vector<Departure> expired(const Roster& roster, const RunRules& rules, Time
         {peer, fmt::format("{} was silent for {:.0f} s and has lost its place", name_of(member), seconds(silent))});
   }
   return lost;
+}
+
+std::vector<Departure> gone_quiet(const Roster& roster, const RunRules& rules, TimePoint now) {
+  const Duration lease = std::chrono::seconds(rules.config.cluster.lease_s);
+  std::vector<Departure> quiet;
+  for (const auto& [peer, member] : roster.members) {
+    const Duration silent = now - member.heard;
+    if (!member.session || silent <= patience_with(member.pulse, lease)) continue;
+    quiet.push_back({peer, fmt::format("{} has been silent for {:.1f} s; its line was never silent for longer than "
+                                       "{:.1f} s",
+                                       name_of(member), seconds(silent), seconds(member.pulse.longest_gap))});
+  }
+  return quiet;
 }
 
 std::vector<Departure> free_to_leave(const Roster& roster, bool seats_are_needed) {

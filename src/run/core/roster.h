@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "proto/control.pb.h"
 #include "run/core/effects.h"
+#include "run/core/pulse.h"
 #include "run/core/run_rules.h"
 
 namespace thinpipe {
@@ -24,7 +25,8 @@ struct Member {
   control::Machine machine;
   std::optional<SessionId> session;  // nullopt: its stream has ended and the lease runs
   TimePoint heard{};                 // the lease counts from here
-  int64_t arrival = 0;               // numbers processes in order of arrival
+  Pulse pulse;
+  int64_t arrival = 0;  // numbers processes in order of arrival
   bool leaving = false;
   std::optional<Seat> seat;
   std::optional<control::Holding> holding;  // the state that it has, as far as we know
@@ -67,6 +69,9 @@ struct Departure {
 };
 // Returns the members that were silent for longer than the lease.
 std::vector<Departure> expired(const Roster& roster, const RunRules& rules, TimePoint now);
+// Returns the connected members that were silent for longer than their line explains: their connections count as
+// broken.
+std::vector<Departure> gone_quiet(const Roster& roster, const RunRules& rules, TimePoint now);
 // Returns the leaving members that may go now. One with a seat stays while it is connected and needed: until its state
 // is in a checkpoint, or while an epoch counts on it.
 std::vector<Departure> free_to_leave(const Roster& roster, bool seats_are_needed);

@@ -167,6 +167,21 @@ std::vector<size_t> behind_nonfinite(const Steps& steps) {
   return first->witness ? std::vector{first->from, *first->witness} : std::vector{first->from};
 }
 
+std::vector<size_t> behind_changed_payloads(const Steps& steps) {
+  std::set<size_t> behind;
+  const control::Ready* upper = nullptr;
+  size_t stage = 0;
+  for (const auto& [seat, lower] : steps.ready) {
+    if (upper != nullptr && (upper->sent_to_next() != lower.received_from_previous() ||
+                             upper->received_from_next() != lower.sent_to_previous())) {
+      behind.insert({stage - 1, stage});
+    }
+    upper = &lower;
+    ++stage;
+  }
+  return {behind.begin(), behind.end()};
+}
+
 std::optional<std::string> why_impossible(const control::Ready& report) {
   const auto wrong = [](const char* what, double number) {
     return fmt::format("reported {} of {:g}, which is impossible", what, number);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -36,6 +37,8 @@ struct Steps {
 
   int64_t failures = 0;  // epochs in a row that ended in trouble without a commit
   std::optional<TimePoint> retry_at;
+
+  std::deque<double> step_times_s;  // from the order to the commit, of the last steps
 
   // The costs of the last committed step.
   double step_s = 0;
@@ -79,6 +82,8 @@ std::optional<std::string> too_many_skipped(const Steps& steps, const RunRules& 
 // The stages that may be behind numbers that are not finite in the step that all seats have reported: who sent the
 // first of them, and the neighbour that says so. Empty if all numbers are finite.
 std::vector<size_t> behind_nonfinite(const Steps& steps);
+// The stages whose reports do not agree on what crossed the cut between them: both ends of every such cut.
+std::vector<size_t> behind_changed_payloads(const Steps& steps);
 // Says what is wrong with a report that no honest worker sends; nullopt: nothing.
 std::optional<std::string> why_impossible(const control::Ready& report);
 // Ends the evaluation that all seats have reported.

@@ -81,11 +81,11 @@ WorkerEffects WorkerCore::disconnected(TimePoint now) {
   return out;
 }
 
-WorkerEffects WorkerCore::tick(int64_t windows_done) {
+WorkerEffects WorkerCore::tick(const control::Heartbeat& heartbeat) {
   WorkerEffects out;
   if (ended_) return out;
   control::FromWorker message;
-  message.mutable_heartbeat()->set_windows_done(windows_done);
+  *message.mutable_heartbeat() = heartbeat;
   out.push_back(Say{std::move(message)});
   return out;
 }

@@ -106,8 +106,8 @@ class WorkerCore {
   control::FromWorker connected();
   WorkerEffects disconnected(TimePoint now);
   WorkerEffects message(const control::ToWorker& message);
-  // Called at every heartbeat. windows_done: of the evaluation under way, else 0.
-  WorkerEffects tick(int64_t windows_done = 0);
+  // Called at every heartbeat, which says how far the compute thread is.
+  WorkerEffects tick(const control::Heartbeat& heartbeat = {});
 
   // ---- this machine ----
 

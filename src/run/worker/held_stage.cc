@@ -22,7 +22,7 @@ std::unique_ptr<Batches> token_source(const StageSources& sources) {
 // Returns T_fixed if the config names a file for it: from this worker's copy, else from the coordinator.
 Result<at::Tensor> token_table(const StageSources& sources, StateFiles& files) {
   constexpr uint64_t kMostHeaderBytes = 1 << 20;
-  const auto& [coordinator, run, config, folder, corpora] = sources;
+  const auto& [coordinator, run, config, folder, corpora, progress] = sources;
   auto mine = table_of_run(folder, config, run.vocab());
   if (mine || !run.has_table()) return mine;
   const auto& file = run.table();
@@ -55,6 +55,7 @@ Result<std::unique_ptr<HeldStage>> HeldStage::make(const control::Form& form, co
   held->worker_ = std::make_unique<StageWorker>(held->config_, sources.run.vocab(),
                                                 stage_place(held->config_, static_cast<size_t>(held->stage_)),
                                                 held->tokens(), table);
+  held->worker_->show_progress(sources.progress);
   if (!units.empty()) TRY(held->worker_->restore(units, form.step()));
   return held;
 }

@@ -21,6 +21,7 @@ struct StageSources {
   RunConfig config;               // from the coordinator; the cuts come from the Form
   std::filesystem::path folder;   // the worker's files
   std::filesystem::path corpora;  // prepared corpora on this machine
+  WorkProgress* progress = nullptr;
 };
 
 class HeldStage {

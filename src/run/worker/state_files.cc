@@ -89,6 +89,7 @@ Result<StateFiles::Written> StateFiles::write(const Job& job, const UnitState& u
   if (code) return Error{fmt::format("cannot read {}: {}", draft.string(), code.message())};
   written.path = own_copy(written.file);
   TRY(rename_path(draft, written.path));
+  if (source_.on_saved) source_.on_saved();
   return written;
 }
 
@@ -144,6 +145,7 @@ Status StateFiles::send(const Written& written) {
     part.set_data(std::string(left.substr(0, kPartBytes)));
     left.remove_prefix(std::min(left.size(), kPartBytes));
     if (!writer->Write(part)) break;
+    if (source_.on_saved) source_.on_saved();
     part.Clear();
     const std::lock_guard lock(mutex_);
     if (give_up_) context.TryCancel();

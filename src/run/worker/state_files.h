@@ -28,6 +28,7 @@ struct StateSource {
   CheckpointMode mode = CheckpointMode::kAuto;
   // Called from the writing thread when the state cannot be written to this disk: a retry would not help.
   std::function<void(const std::string&)> on_failure;
+  std::function<void()> on_saved;  // called from any thread, for every piece that was written or sent
   // Called during a download, on the caller's thread: bytes received, bytes in all.
   std::function<void(uint64_t, uint64_t)> on_download;
 };

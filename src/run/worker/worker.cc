@@ -29,7 +29,7 @@ namespace thinpipe {
 namespace {
 
 constexpr auto kRunPatience = std::chrono::seconds(60);
-constexpr Duration kHeartbeat = std::chrono::seconds(1);
+constexpr Duration kHeartbeat = std::chrono::milliseconds(500);
 constexpr size_t kMaxRefusalBytes = 500;
 constexpr const char* kOutOfMemory =
     "not enough memory for this stage: lower model.d, model.blocks, train.microbatch or train.seq_len";
@@ -95,7 +95,12 @@ class Worker {
         client_(options.coordinator),
         links_(links_options()),
         files_({options.coordinator, run_.run(), options.folder / "states", config_.checkpoint.mode,
-                [this](const std::string& reason) { act([&] { return core_.failed(reason); }); }, options.on_download}),
+                [this](const std::string& reason) { act([&] { return core_.failed(reason); }); },
+                [this] { ++progress_.saved; },
+                [this](uint64_t bytes, uint64_t all) {
+                  ++progress_.done;
+                  if (options_.on_download) options_.on_download(bytes, all);
+                }}),
         core_(facts(), SystemClock().now()) {
     use_threads(threads_for(config_));
   }
@@ -186,7 +191,16 @@ class Worker {
                   return !ended_;
                 },
             .received = [this](const control::ToWorker& message) { act([&] { return core_.message(message); }); },
-            .tick = [this] { act([this] { return core_.tick(windows_done_); }); }};
+            .tick = [this] { act([this] { return core_.tick(heartbeat()); }); }};
+  }
+
+  control::Heartbeat heartbeat() const {
+    control::Heartbeat beat;
+    beat.set_done(progress_.done);
+    beat.set_saved(progress_.saved);
+    beat.set_waits(static_cast<control::Heartbeat::Wait>(progress_.waits.load()));
+    beat.set_windows_done(windows_done_);
+    return beat;
   }
 
   // ---- work, on the compute thread ----
@@ -213,11 +227,15 @@ class Worker {
     old.reset();
     if (form.restore()) {
       held_.reset();  // first, because there may not be memory for two
-      auto made = HeldStage::make(form, {options_.coordinator, run_, config_, options_.folder, data_dir()}, files_);
+      auto made =
+          HeldStage::make(form, {options_.coordinator, run_, config_, options_.folder, data_dir(), &progress_}, files_);
       if (!made) return WorkFailed{made.error().message};
       held_ = std::move(made).take();
     }
+    ++progress_.done;
     std::optional<WorkerLinks::Side> failed_at;
+    const auto neighbour = form.has_previous() ? WorkProgress::Waits::kPrevious : WorkProgress::Waits::kNext;
+    const WaitingFor shown(form.has_previous() || form.has_next() ? &progress_ : nullptr, neighbour);
     auto links = links_.connect(form, stop, failed_at);
     if (!links) {
       return WorkFailed{.reason = links.error().message,
@@ -318,7 +336,7 @@ class Worker {
                                           const std::string& neighbour) {
     if (options_.wrap_link) link = options_.wrap_link(std::move(link));
     const auto settings = link_settings(config_)[static_cast<size_t>(cut)];
-    auto rules = packet_rules(config_, cut);
+    auto rules = packet_rules(config_, run_.vocab(), cut);
     rules.neighbour = neighbour;
     return std::make_unique<PacketLink>(std::move(link), std::move(rules), epoch_->number,
                                         down ? settings.forward : settings.backward, config_.train.seed);
@@ -335,6 +353,7 @@ class Worker {
   const WorkerOptions options_;
   const control::RunDescription run_;
   const RunConfig config_;
+  WorkProgress progress_;
   ControlClient client_;  // before every member that may send messages
   WorkerLinks links_;
   StateFiles files_;
