@@ -42,6 +42,7 @@ int64_t distinct_tokens(const RunConfig& config, int64_t vocab) {
 
 TokenBatch made_up_tokens(const RunConfig& config, int64_t vocab) {
   const int64_t sequences = config.train.microbatch, length = config.train.seq_len + 1;
+  // on the CPU: as the tokens of a corpus are
   const auto ids = at::arange(sequences * length, at::kLong).remainder(distinct_tokens(config, vocab));
   return {ids.view({sequences, length})};
 }
@@ -49,7 +50,7 @@ TokenBatch made_up_tokens(const RunConfig& config, int64_t vocab) {
 at::Tensor made_up_table(const RunConfig& config, int64_t vocab) {
   if (config.model.table.empty()) return {};
   return fill_random(CounterRng(1, "made-up table"), {vocab, config.model.d}, config.model.subspace.anchor_std,
-                     at::TensorOptions().dtype(at::kFloat));
+                     at::TensorOptions().dtype(at::kFloat));  // on the CPU: as a table's file is
 }
 
 class StageOnTrial {

@@ -71,6 +71,7 @@ void round_stochastically(const at::Tensor& values, const CounterRng& rng, uint6
   if (count == 0) return;
   std::vector<uint32_t> words(static_cast<size_t>((first + count - 1) / 2 - first / 2 + 1));
   rng.fill_bits32(first / 2, words);
+  // on the CPU: the numbers are made there
   auto random = at::empty({values.numel()}, at::TensorOptions().dtype(at::kInt));
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t element = first + i;
