@@ -64,6 +64,7 @@ std::vector<std::string> common_settings(const SpeedrunOptions& options) {
           "boundary.pack=int8",
           "train.eval_every=25",
           "train.eval_sequences=128",
+          "optim.lr=0.01",  // the best of a sweep for the dense baseline (docs/experiments.md)
           "subspace.update_every=0",
           fmt::format("train.steps={}", (options.long_track ? 4 : 1) * options.steps),
           fmt::format("data.corpus={}", options.corpus)};
