@@ -534,8 +534,8 @@ void add_bench_trust(Command& bench) {
   trust.footer(R"(Examples:
   $ thinpipe bench trust
   $ thinpipe bench trust --tries 3 --json | tail -n 1
-Serves a run on this machine, lets workers join, and attacks it as strangers and members could. Takes
-some minutes.)");
+Serves a run on this machine, lets workers join, and attacks it as strangers and members could.
+Takes some minutes.)");
   trust.callback([options, json] {
     options->program = this_program();
     bench_trust(*options, *json);

@@ -130,11 +130,7 @@ int parse_and_run(Command& program, int argc, char** argv) {
   }
 }
 
-}  // namespace
-}  // namespace thinpipe
-
-int main(int argc, char** argv) {
-  using namespace thinpipe;
+int run(int argc, char** argv) {
   set_library_environment();
   init_log();
   try {
@@ -164,4 +160,15 @@ int main(int argc, char** argv) {
     complain(fmt::format("internal fault: {}", error.what()));
     return 1;
   }
+}
+
+}  // namespace
+}  // namespace thinpipe
+
+int main(int argc, char** argv) {
+  const int code = thinpipe::run(argc, argv);
+  // Everything is written and closed. The destructors of the libraries' static objects are left out: threads of gRPC
+  // and libtorch may still use them.
+  std::fflush(nullptr);
+  ::_exit(code);
 }

@@ -90,7 +90,7 @@ class ManualPage : public testing::Test {
 
 TEST_F(ManualPage, HasEveryCommandAndOptionExceptHiddenOnes) {
   std::istringstream help(program_.run({"--help-all"}).out);
-  const std::regex command("(thinpipe .*:)"), option(" +(-h, )?(--[a-z-]+).*");
+  const std::regex command("(thinpipe .*:)"), option(" +(-h, )?(--[a-z0-9-]+).*");
   int commands = 0, options = 0;
   for (std::string line; std::getline(help, line);) {
     std::smatch match;

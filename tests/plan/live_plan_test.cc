@@ -192,16 +192,12 @@ TEST(LivePlan, IsWithin15PercentOfTheMemoryThatAStepTakes) {
   };
   const std::vector<Case> cases{
       {{"pipeline.stages=1", "model.d=512", "model.heads=8", "model.blocks=6"}},
-      {{"pipeline.stages=1", "model.d=512", "model.heads=8", "model.blocks=6", "model.mode=dense"}},
       {{"pipeline.stages=1", "model.mode=dense", "optim.kind=adamw", "model.d=256", "model.heads=8",
         "train.seq_len=1024"}},
       {{"pipeline.stages=1", "model.mode=dense", "model.d=256", "model.heads=8", "train.seq_len=1024",
         "train.recompute=block"}},
-      {{"pipeline.stages=1", "model.d=512", "model.heads=8", "train.precision=bf16"}},
       {{"pipeline.stages=1", "model.d=768", "model.heads=12", "optim.kind=adamw", "optim.state=bf16"}},
-      {{"pipeline.stages=1", "model.d=768", "model.heads=12", "optim.state=bf16", "model.blocks=4"}},
       {{"pipeline.stages=1", "model.d=512", "model.heads=8", "model.recipe=fast"}},
-      {{"pipeline.stages=2", "model.d=768", "model.heads=12", "model.blocks=6"}, 0},
       {{"pipeline.stages=2", "model.d=768", "model.heads=12", "model.blocks=6"}, 1},
       {{"pipeline.stages=2", "model.d=768", "model.heads=12", "model.blocks=6", "optim.kind=adamw",
         "subspace.update_every=10"},
