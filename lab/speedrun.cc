@@ -20,7 +20,7 @@
 #include "boundary/sizes.h"
 #include "config/config_file.h"
 #include "lab/lab.h"
-#include "lab/plot.h"
+#include "base/plot.h"
 #include "lab/step_time.h"
 #include "lab/training.h"
 
