@@ -210,6 +210,7 @@ export async function serve(run, { port = 0, locked = false } = {}) {
       response.writeHead(200, { ...kHeaders, 'Content-Type': file[1] });
       return response.end(readFileSync(new URL(file[0], kBuilt)));
     }
+    if (url.pathname === '/favicon.ico') return response.writeHead(204, kHeaders).end();
     if (!url.pathname.startsWith('/api/v1/')) return answer(404, { error: 'no such page' });
     const said = request.headers.authorization;
     const known = said === `Bearer ${kToken}`;

@@ -23,11 +23,11 @@ interface Layout { large: boolean; down: boolean[]; places: Place[]; height: num
 // Where `count` stages go in `width` pixels. down[i]: stage i + 1 is below stage i instead of beside it.
 function layOut(count: number, width: number): Layout {
   const large = count <= kLargeStages;
-  const [least, most, h, gap, drop] = large ? [166, 250, 92, 112, 52] : [28, 28, 26, 8, 10];
-  const fit = Math.max(1, Math.floor((width + gap) / (least + gap)));
+  const [least, most, h, closest, widest, drop] = large ? [166, 264, 92, 112, 200, 52] : [28, 28, 26, 8, 9, 10];
+  const fit = Math.max(1, Math.floor((width + closest) / (least + closest)));
   const columns = large ? Math.ceil(count / Math.ceil(count / fit)) : fit;
-  const room = (width - (columns - 1) * gap) / columns;
-  const w = columns === 1 && large ? width : Math.min(most, Math.floor(room));
+  const w = columns === 1 && large ? width : Math.min(most, Math.floor((width + closest) / columns) - closest);
+  const gap = Math.max(closest, Math.min(widest, (width - columns * w) / Math.max(1, columns - 1)));
   const places: Place[] = [];
   const down: boolean[] = [];
   for (let i = 0; i < count; ++i) {
@@ -72,7 +72,7 @@ const blocks = (count: number | undefined): string =>
   count === undefined ? '' : `${count} ${count === 1 ? 'block' : 'blocks'}`;
 
 function tellSeat(index: number, seat: Seat): string {
-  const shares = seat.computes === null ? '' : `, computes ${percent(seat.computes)}, waits ${percent(seat.waits)}`;
+  const shares = seat.computes === null || seat.kind === 'away' ? '' : `, computes ${percent(seat.computes)}, waits ${percent(seat.waits)}`;
   const who = seat.name && seat.kind !== 'empty' ? `: ${seat.name} ${seat.address}` : '';
   return `Stage ${index}${who}, ${kWords[seat.kind]}${seat.note && `, ${seat.note}`}${shares}`;
 }

@@ -18,17 +18,18 @@ interface Spec {
   data: (steps: Steps, run: Run) => uPlot.AlignedData | null;  // null: there is nothing to show
   fromZero?: boolean;
   wide?: boolean;
-  axis?: (value: number) => string;
+  axis?: (value: number) => string;  // writes the ticks
 }
 
-const one = (title: string, tint: string, write: (value: number) => string, key: keyof Steps, fromZero = true): Spec => ({
-  title, fromZero, curves: [{ label: '', colour: tint, write }],
+const one = (title: string, tint: string, write: (value: number) => string, key: keyof Steps, axis = number): Spec => ({
+  title, axis, fromZero: true, curves: [{ label: '', colour: tint, write }],
   data: (steps) => [steps.step, steps[key] as Column],
 });
 
 const basis = (title: string, tint: string, write: (value: number) => string,
   key: 'energy_inside' | 'largest_angle' | 'dropped_share'): Spec => ({
   title, curves: [{ label: '', colour: tint, write }], fromZero: key !== 'energy_inside',
+  axis: key === 'energy_inside' ? write : number,
   data: ({ basis }) => basis?.step?.length ? [basis.step, basis[key]] : null,
 });
 
@@ -46,8 +47,8 @@ const kSpecs: Spec[] = [
       return [x, training, held, high, low] as uPlot.AlignedData;
     },
   },
-  one('Tokens per second', 'update', integer, 'tokens_per_s'),
-  one('Waiting share', 'muted', percent, 'wait_share'),
+  one('Tokens per second', 'update', integer, 'tokens_per_s', compact),
+  one('Waiting share', 'muted', percent, 'wait_share', percent),
   {
     title: 'Bytes per token over a cut', fromZero: true,
     curves: [
@@ -160,14 +161,13 @@ class Plot {
     const grid = { stroke: colour('line'), width: 1 };
     const ticks = { ...grid, size: 4 };
     const axis = { stroke: colour('muted'), font, grid, ticks };
-    const write = this.spec.curves[0]!.write;
-    const tick = (value: number) => write === integer ? compact(value) : write === percent ? percent(value) : number(value);
+    const tick = this.spec.axis ?? number;
     const { log } = this;
     return {
       ...this.size(), legend: { show: false }, padding: [8, 10, 0, 0],
       scales: { x: { time: false, range: () => this.range }, y: this.yScale() },
       axes: [
-        { ...axis, size: 24, gap: 3, space: 70, incrs: [1, 2, 5].concat(...[1, 2, 3, 4, 5, 6, 7, 8].map(
+        { ...axis, size: 24, gap: 3, space: 52, incrs: [1, 2, 5].concat(...[1, 2, 3, 4, 5, 6, 7, 8].map(
           (power) => [1, 2, 5].map((factor) => factor * 10 ** power))), values: (_, splits) => splits.map(compact) },
         { ...axis, size: 52, gap: 4, space: 32, values: (_, splits) => splits.map(tick),
           ...(log ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, splits) => splits } : {}) },
