@@ -23,7 +23,7 @@ interface Layout { large: boolean; down: boolean[]; places: Place[]; height: num
 // Where `count` stages go in `width` pixels. down[i]: stage i + 1 is below stage i instead of beside it.
 function layOut(count: number, width: number): Layout {
   const large = count <= kLargeStages;
-  const [least, most, h, closest, widest, drop] = large ? [166, 264, 92, 112, 200, 52] : [28, 28, 26, 8, 9, 10];
+  const [least, most, h, closest, widest, drop] = large ? [166, 300, 92, 112, 260, 52] : [28, 28, 26, 8, 9, 10];
   const fit = Math.max(1, Math.floor((width + closest) / (least + closest)));
   const columns = large ? Math.ceil(count / Math.ceil(count / fit)) : fit;
   const w = columns === 1 && large ? width : Math.min(most, Math.floor((width + closest) / columns) - closest);
