@@ -105,7 +105,7 @@ let lostWhy = '';
 
 function drawTrouble(): void {
   const text = lost ? `The dashboard does not answer; trying${lostWhy && ` (${lostWhy})`}` :
-    status?.state === 'unreachable' ? 'The coordinator does not answer. This is the last that was known.' : '';
+    status?.state === 'unreachable' ? 'The coordinator does not answer. The page shows what was last known.' : '';
   byId('trouble').hidden = !text;
   setText(byId('trouble'), text);
 }
@@ -170,6 +170,8 @@ document.addEventListener('visibilitychange', followSteps);
 
 // ---- token, pause and resume ----
 
+let refused = false;
+
 function say(text: string): void {
   setText(byId('said'), text);
 }
@@ -180,9 +182,10 @@ function askToken(why: string): void {
   tokenInput.focus();
 }
 
-byId('enter-token').addEventListener('click', () => askToken('It is needed to pause and resume.'));
+byId('enter-token').addEventListener('click', () => askToken('The token is needed to pause and resume.'));
 byId('token-cancel').addEventListener('click', () => tokenDialog.close());
 byId('token-form').addEventListener('submit', () => {
+  say('');
   follower.useToken(tokenInput.value.trim());
   tokenInput.value = '';
   drawPauseButton();
@@ -236,11 +239,13 @@ const follower = new Follower({
   },
   tokenRefused() {
     say('The token was refused.');
+    refused = true;
     drawPauseButton();
   },
   tokenNeeded() {
     setText(byId('state'), 'locked');
-    askToken('Looking at this run from another machine needs its token.');
+    askToken(refused ? 'The token was refused.' : 'To see this run from another machine, enter its token.');
+    refused = false;
   },
 });
 

@@ -202,7 +202,9 @@ const tests = {
     assert.ok(seen.fake.requests.some((line) => /from=100&to=200/.test(line)));
     await seen.page.click('#whole');
     await curvesReach(seen, '457');
-    const area = await (await seen.page.$('.wide-figure .u-over')).boundingBox();
+    const over = await seen.page.$('.wide-figure .u-over');
+    await over.scrollIntoView();
+    const area = await over.boundingBox();
     await seen.page.mouse.move(area.x + area.width / 4, area.y + 50);
     await seen.page.mouse.down();
     await seen.page.mouse.move(area.x + area.width / 2, area.y + 60, { steps: 5 });
