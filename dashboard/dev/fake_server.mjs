@@ -1,7 +1,7 @@
 // A made-up run behind the dashboard's API (docs/api.md), for developing the page and for its test.
 //   node dev/fake_server.mjs [SCENARIO] [--port N] [--locked]
 // Scenarios: small (4 stages), crowd (200 stages, a million steps), spares (24 stages, 176 machines that wait), dead,
-// paused, basis, totals (no single passes), over, fresh, unreachable. Steps pass by themselves; the token is "fake-token".
+// paused, basis, totals (no single passes), over, fresh, unreachable. Steps pass by themselves. The token is "fake-token".
 // --locked behaves like an address that is not loopback: nothing without the token.
 import { createServer } from 'node:http';
 import { readFileSync } from 'node:fs';
@@ -15,8 +15,8 @@ const kFiles = {
   '/app.css': ['app.css', 'text/css; charset=utf-8'],
 };
 const kHeaders = {
-  'Content-Security-Policy': "default-src 'self'", 'X-Content-Type-Options': 'nosniff', 'Referrer-Policy': 'no-referrer',
-  'Cache-Control': 'no-store',
+  'Content-Security-Policy': "default-src 'self'", 'X-Content-Type-Options': 'nosniff',
+  'Referrer-Policy': 'no-referrer', 'Cache-Control': 'no-store',
 };
 
 // A number in [0, 1) that depends only on its arguments.
@@ -27,7 +27,7 @@ function noise(a, b = 0) {
   return ((x ^ (x >>> 15)) >>> 0) / 2 ** 32;
 }
 
-const kNames = ['attic', 'basement', 'lab-7', 'rented-a', 'rented-b', 'laptop', 'workshop', 'garage', 'library', 'kiosk'];
+const kNames = ['attic', 'basement', 'lab-7', 'rented-a', 'rented-b', 'laptop', 'workshop', 'garage'];
 
 export class FakeRun {
   constructor(scenario = 'small') {
@@ -139,6 +139,11 @@ export class FakeRun {
     };
   }
 
+  waiting() {
+    return this.spares.map((peer) => (
+      { peer, stage: -1, connected: true, address: '198.51.100.7:5000', heard_s_ago: 1 }));
+  }
+
   link(boundary) {
     const up = 8e7 / (1 + boundary % 4);
     return {
@@ -159,8 +164,7 @@ export class FakeRun {
       manifest_step: begun ? this.step - this.step % 50 : null, tokens_per_s: begun ? 2104 : null,
       eta_s: begun ? (this.steps - this.step) * 1.95 : null, bytes_per_token: begun ? 22.1 : null,
       compression: begun ? 115.8 : null, wait_share: begun ? 0.31 : null,
-      workers: !live ? [] : [...all.filter((i) => !this.empty.has(i)).map((i) => this.worker(i)),
-        ...this.spares.map((peer) => ({ peer, stage: -1, connected: true, address: '198.51.100.7:5000', heard_s_ago: 1 }))],
+      workers: live ? [...all.filter((i) => !this.empty.has(i)).map((i) => this.worker(i)), ...this.waiting()] : [],
       links: live ? all.slice(1).map((i) => this.link(i - 1)) : [], stages: begun ? all.map((i) => this.stage(i)) : [],
     };
   }
@@ -174,10 +178,12 @@ export class FakeRun {
     const each = (f) => step.map(f);
     const spread = every > 1 ? 0.07 : 0;
     const gap = Math.max(20, Math.ceil((to - from) / 60));
-    const coarse = step.length ? Array.from({ length: Math.floor((to - from) / gap) }, (_, i) => from + (i + 1) * gap) : [];
+    const coarse = [];
+    for (let at = from + gap; at <= to; at += gap) coarse.push(at);
     const moves = this.basis ? coarse : [];
     return {
-      from, to, every, step, loss: each((s) => this.loss(s)), loss_min: each((s) => this.loss(s) - spread * (1 + noise(s, 1))),
+      from, to, every, step, loss: each((s) => this.loss(s)),
+      loss_min: each((s) => this.loss(s) - spread * (1 + noise(s, 1))),
       loss_max: each((s) => this.loss(s) + spread * (1 + noise(s, 2))), grad_norm: each((s) => 0.6 + noise(s, 3) * 0.5),
       lr: each((s) => 0.002 * Math.min(1, s / 100) * (1 - 0.9 * s / this.steps)),
       tokens_per_s: each((s) => 2000 + 180 * noise(s, 4)), bytes_per_token: each((s) => 22.1 + 0.2 * noise(s, 5)),
@@ -221,7 +227,8 @@ export async function serve(run, { port = 0, locked = false } = {}) {
     switch (request.method + ' ' + url.pathname.slice(8)) {
       case 'GET run': return answer(200, run.describe());
       case 'GET status': return answer(200, run.status());
-      case 'GET steps': return answer(200, run.history(parameter('from', 0), parameter('to', 1e9), parameter('points', 500)));
+      case 'GET steps':
+        return answer(200, run.history(parameter('from', 0), parameter('to', 1e9), parameter('points', 500)));
       case 'GET events': return answer(200, run.events.filter((e) => e.number > parameter('after', 0)).slice(-200));
       case 'POST pause': run.pause(); break;
       case 'POST resume': run.resume(); break;

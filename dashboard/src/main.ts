@@ -249,7 +249,10 @@ const follower = new Follower({
   },
 });
 
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => timeline.redraw());
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+  timeline.redraw();
+  plots.recolour();
+});
 window.addEventListener('hashchange', () => {
   if (takeTokenFromAddress()) follower.useToken(sessionStorage.getItem('thinpipe-token') ?? '');
 });

@@ -1,6 +1,6 @@
 // The pipeline as a picture: stages in their order with the machines that hold them, the links between them, and the
-// machines that wait for a seat. Up to kLargeStages stages are boxes with text; more are small numbered cells. The picture
-// winds: every other row runs from right to left, so that neighbours stay neighbours.
+// machines that wait for a seat. Up to kLargeStages stages are boxes with text; more are small numbered cells. Every other
+// row runs from right to left, so that neighbours stay neighbours.
 import type { Link, Run, Status, Worker } from './api';
 import { duration, html, integer, kUnknown, percent, rate, setAttribute, setText, shorten, svg } from './util';
 
@@ -23,11 +23,11 @@ interface Layout { large: boolean; down: boolean[]; places: Place[]; height: num
 // Where `count` stages go in `width` pixels. down[i]: stage i + 1 is below stage i instead of beside it.
 function layOut(count: number, width: number): Layout {
   const large = count <= kLargeStages;
-  const [least, most, h, closest, widest, drop] = large ? [166, 300, 92, 112, 260, 52] : [28, 28, 26, 8, 9, 10];
+  const [least, most, h, closest, widest, drop] = large ? [166, 300, 92, 112, 260, 52] : [28, 28, 26, 8, 14, 10];
   const fit = Math.max(1, Math.floor((width + closest) / (least + closest)));
   const columns = large ? Math.ceil(count / Math.ceil(count / fit)) : fit;
   const w = columns === 1 && large ? width : Math.min(most, Math.floor((width + closest) / columns) - closest);
-  const gap = Math.max(closest, Math.min(widest, (width - columns * w) / Math.max(1, columns - 1)));
+  const gap = Math.max(closest, Math.min(widest, Math.floor((width - columns * w) / Math.max(1, columns - 1))));
   const places: Place[] = [];
   const down: boolean[] = [];
   for (let i = 0; i < count; ++i) {
@@ -72,7 +72,8 @@ const blocks = (count: number | undefined): string =>
   count === undefined ? '' : `${count} ${count === 1 ? 'block' : 'blocks'}`;
 
 function tellSeat(index: number, seat: Seat): string {
-  const shares = seat.computes === null || seat.kind === 'away' ? '' : `, computes ${percent(seat.computes)}, waits ${percent(seat.waits)}`;
+  const shares = seat.computes === null || seat.kind === 'away' ? '' :
+    `, computes ${percent(seat.computes)}, waits ${percent(seat.waits)}`;
   const who = seat.name && seat.kind !== 'empty' ? `: ${seat.name} ${seat.address}` : '';
   return `Stage ${index}${who}, ${kWords[seat.kind]}${seat.note && `, ${seat.note}`}${shares}`;
 }
@@ -223,7 +224,8 @@ export class Pipeline {
     this.wires = places.slice(1).map((place, i) => new Wire(i, places[i]!, place, down[i]!, large));
     setAttribute(this.picture, 'viewBox', `0 0 ${width} ${Math.max(1, height)}`);
     setAttribute(this.picture, 'height', Math.max(1, height));
-    this.picture.replaceChildren(this.title, this.description, ...[...this.wires, ...this.boxes].map((part) => part.node));
+    const parts = [...this.wires, ...this.boxes].map((part) => part.node);
+    this.picture.replaceChildren(this.title, this.description, ...parts);
     this.picture.classList.toggle('small', !large);
   }
 

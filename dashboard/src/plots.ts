@@ -43,7 +43,8 @@ const kSpecs: Spec[] = [
       { label: 'smallest', colour: 'forward', write: number, kind: 'edge' },
     ],
     data: ({ step, loss, loss_max, loss_min, validation }) => {
-      const [x, training, high, low, held] = uPlot.join([[step, loss, loss_max, loss_min], [validation.step, validation.loss]]);
+      const tables: uPlot.AlignedData[] = [[step, loss, loss_max, loss_min], [validation.step, validation.loss]];
+      const [x, training, high, low, held] = uPlot.join(tables);
       return [x, training, held, high, low] as uPlot.AlignedData;
     },
   },
@@ -214,7 +215,8 @@ class Plot {
       parts.push(html('span', '', ...swatch, label, html('b', '', value === null ? kUnknown : curve.write(value))));
     });
     this.readout.replaceChildren(...parts);
-    setAttribute(this.holder, 'aria-label', `${this.spec.title}, steps ${integer(steps[0])} to ${integer(steps.at(-1))}`);
+    const shown = `steps ${integer(steps[0])} to ${integer(steps.at(-1))}`;
+    setAttribute(this.holder, 'aria-label', `${this.spec.title}, ${shown}`);
   }
 }
 
@@ -225,7 +227,11 @@ export class Plots {
   constructor(root: HTMLElement, choose: (from: number, to: number) => void, reset: () => void) {
     this.plots = kSpecs.map((spec) => new Plot(spec, choose, reset));
     root.append(this.empty, ...this.plots.map((plot) => plot.node));
-    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.plots.forEach((plot) => plot.rebuild()));
+  }
+
+  // Takes up the colours of style.css again.
+  recolour(): void {
+    this.plots.forEach((plot) => plot.rebuild());
   }
 
   // How many points fill the widest plot.

@@ -20,7 +20,8 @@ function pieces(stage: Stage): Piece[] {
     return done;
   }
   let at = 0;
-  const parts: [Kind, number | null][] = [['f', stage.forward_s], ['b', stage.backward_s], ['u', update], ['w', stage.wait_s]];
+  const parts: [Kind, number | null][] =
+    [['f', stage.forward_s], ['b', stage.backward_s], ['u', update], ['w', stage.wait_s]];
   return parts.map(([kind, length]) => [kind, kKinds[kind], at, at += length ?? 0]);
 }
 
@@ -51,10 +52,12 @@ export class Timeline {
     this.drawn = key;
     this.stages = stages;
     this.rows = stages.map(pieces);
-    this.span = Math.max(0, ...stages.map((stage) => stage.total_s ?? 0), ...this.rows.map((row) => row.at(-1)?.[3] ?? 0));
+    const ends = stages.map((stage, i) => Math.max(stage.total_s ?? 0, this.rows[i]!.at(-1)?.[3] ?? 0));
+    this.span = Math.max(0, ...ends);
     this.redraw();
-    const waits = stages.map((stage, i) => `stage ${i} waits ${percent(stage.total_s ? (stage.wait_s ?? 0) / stage.total_s : 0)}`);
-    setAttribute(this.canvas, 'aria-label', `The last step took ${duration(this.span)}; ${waits.slice(0, 24).join(', ')}`);
+    const waits = stages.slice(0, 24).map(({ total_s, wait_s }, i) =>
+      `stage ${i} waits ${percent(total_s && wait_s !== null ? wait_s / total_s : null)}`);
+    setAttribute(this.canvas, 'aria-label', `The last step took ${duration(this.span)}; ${waits.join(', ')}`);
     setText(this.note, stages.some((stage) => stage.passes?.length) ?
       'Seconds since each stage began the step; the numbers are microbatches.' :
       'Totals of the step; this run reports no single passes.');
@@ -90,7 +93,8 @@ export class Timeline {
 
   private drawRows(context: CanvasRenderingContext2D, width: number): void {
     const colours = { f: colour('forward'), b: colour('backward'), u: colour('update'), w: colour('ground') };
-    const [text, inside] = [colour('muted'), colour('inside')];
+    const inside = { f: colour('on-forward'), b: colour('on-backward') };
+    const text = colour('muted');
     const thick = this.row > 8 ? this.row - 5 : this.row - 1;
     const labelsEvery = Math.ceil(13 / this.row);
     this.rows.forEach((row, i) => {
@@ -103,7 +107,7 @@ export class Timeline {
         context.fillStyle = colours[kind];
         context.fillRect(left, top, Math.max(0.5, length > 4 ? length - 1 : length), thick);
         if (thick < 14 || length < 20 || kind === 'u' || kind === 'w') continue;
-        context.fillStyle = inside;
+        context.fillStyle = inside[kind];
         context.textAlign = 'center';
         context.fillText(label.replace(/^\D+/, ''), left + length / 2, top + thick / 2 + 0.5);
       }

@@ -1,5 +1,5 @@
-// Helpers for the DOM and for writing numbers. Text from the server may be hostile: it enters the page only as text nodes
-// and attribute values made here, never as markup.
+// Helpers for the DOM and for writing numbers. Text from the server may be hostile: it enters the page only as text
+// nodes and attribute values, never as markup.
 
 type Child = Node | string;
 

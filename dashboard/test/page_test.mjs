@@ -1,7 +1,7 @@
 // The built page in a real browser, against the fake server.
 //   node test/page_test.mjs [PART OF A TEST'S NAME]
-// CHROMIUM names the browser; /usr/bin/chromium without it. Prints "ok NAME" for each test. The first failure ends it with
-// one line and status 1. Every test waits for what it expects, for at most kPatienceMs; times are printed, never judged.
+// CHROMIUM names the browser; the default is /usr/bin/chromium. Prints "ok NAME" for each test. The first failure ends it
+// with one line and status 1. Tests wait for what they expect, for at most kPatienceMs. Times are printed, never judged.
 import puppeteer from 'puppeteer-core';
 import assert from 'node:assert/strict';
 import { FakeRun, kToken, serve } from '../dev/fake_server.mjs';
@@ -25,7 +25,8 @@ async function open(scenario, { token = '', locked = false, width = 1280, scheme
   const faults = [];
   page.on('pageerror', (error) => faults.push(`error: ${error.message}`));
   page.on('console', (message) => {
-    if (message.type() === 'error' && !message.text().startsWith('Failed to load resource')) faults.push(message.text());
+    const text = message.text();
+    if (message.type() === 'error' && !text.startsWith('Failed to load resource')) faults.push(text);
   });
   page.on('request', (request) => {
     if (!request.url().startsWith(fake.url)) faults.push(`request to another origin: ${request.url()}`);
@@ -46,7 +47,9 @@ async function open(scenario, { token = '', locked = false, width = 1280, scheme
       });
     },
     async becomes(what, condition, ...values) {
-      await page.waitForFunction(condition, {}, ...values).catch(() => { throw new Error(`it never held that ${what}`); });
+      await page.waitForFunction(condition, {}, ...values).catch(() => {
+        throw new Error(`it never held that ${what}`);
+      });
     },
     async close() {
       await page.close();
@@ -108,7 +111,7 @@ const tests = {
     await seen.shows('.seat.away', 'lab-7');
     await seen.shows('.seat.away', 'heard 43 s ago');
     await seen.shows('#events li', 'stage 2 (lab-7) is away: heard nothing for 10 s');
-    await seen.becomes('the links of the dead stage are cut', () => document.querySelectorAll('.link.cut').length === 2);
+    await seen.becomes('its links are cut', () => document.querySelectorAll('.link.cut').length === 2);
     seen.run.revive(2);
     seen.push();
     await seen.becomes('four stages are connected', () => document.querySelectorAll('.seat.at-work').length === 4);
@@ -231,7 +234,7 @@ const tests = {
   },
 
   async BasisPlots_WithoutMoves_AreHidden() {
-    const shown = (seen) => seen.page.$$eval('.figure:not([hidden]) h3', (heads) => heads.map((head) => head.textContent));
+    const shown = (seen) => seen.page.$$eval('.figure:not([hidden]) h3', (heads) => heads.map((h) => h.textContent));
     const without = await open('small');
     await curvesReach(without, '457');
     assert.ok(!(await shown(without)).some((title) => title.startsWith('Basis')));
@@ -297,7 +300,8 @@ const tests = {
       drawn.push(await seen.page.evaluate(() => performance.getEntriesByName('status')[0].duration));
     }
     const after = await seen.page.metrics();
-    const styling = (after.LayoutDuration + after.RecalcStyleDuration - before.LayoutDuration - before.RecalcStyleDuration) * 50;
+    const spent = ({ LayoutDuration, RecalcStyleDuration }) => LayoutDuration + RecalcStyleDuration;
+    const styling = (spent(after) - spent(before)) * 1000 / 20;
     drawn.sort((a, b) => a - b);
     console.log(`# a status of 200 workers: script ${drawn[10].toFixed(1)} ms (median of 20; longest ` +
       `${drawn[19].toFixed(1)} ms), style and layout ${styling.toFixed(1)} ms`);
