@@ -1,8 +1,8 @@
 // A made-up run behind the dashboard's API (docs/api.md), for developing the page and for its test.
 //   node dev/fake_server.mjs [SCENARIO] [--port N] [--locked]
 // Scenarios: small (4 stages), crowd (200 stages, a million steps), spares (24 stages, 176 machines that wait), dead,
-// paused, basis, totals (no single passes), over, fresh, unreachable. Steps pass by themselves. The token is "fake-token".
-// --locked behaves like an address that is not loopback: nothing without the token.
+// paused, basis, totals (no single passes), over, fresh, unreachable. Steps pass by themselves.
+// The token is "fake-token". --locked behaves like an address that is not loopback: it shows nothing without the token.
 import { createServer } from 'node:http';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -198,11 +198,11 @@ export class FakeRun {
   }
 }
 
-// Serves `run` on a free port of loopback, or on `port`. push() sends the run's state to all streams; fail makes every
-// request break off, as if the server were gone.
+// Serves `run` on a free port of loopback, or on `port`. push() sends the run's state to all streams. fail makes every
+// request break off, as if the server were gone; full refuses streams.
 export async function serve(run, { port = 0, locked = false } = {}) {
   const streams = new Set();
-  const fake = { run, fail: false, requests: [], url: '' };
+  const fake = { run, fail: false, full: false, requests: [], url: '' };
   const server = createServer((request, response) => {
     if (fake.fail) return request.socket.destroy();
     const url = new URL(request.url, 'http://fake');
@@ -233,6 +233,7 @@ export async function serve(run, { port = 0, locked = false } = {}) {
       case 'POST pause': run.pause(); break;
       case 'POST resume': run.resume(); break;
       case 'GET stream': {
+        if (fake.full) return answer(503, { error: 'too many streams are open' });
         response.writeHead(200, { ...kHeaders, 'Content-Type': 'text/event-stream' });
         const stream = { response, sent: run.events.length };
         streams.add(stream);

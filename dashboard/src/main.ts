@@ -104,7 +104,7 @@ let lost = false;
 let lostWhy = '';
 
 function drawTrouble(): void {
-  const text = lost ? `The dashboard does not answer; trying${lostWhy && ` (${lostWhy})`}` :
+  const text = lost ? (lostWhy ? `No live view: ${lostWhy}; trying again` : 'The dashboard does not answer; trying') :
     status?.state === 'unreachable' ? 'The coordinator does not answer. The page shows what was last known.' : '';
   byId('trouble').hidden = !text;
   setText(byId('trouble'), text);
@@ -231,7 +231,6 @@ const follower = new Follower({
     drawTrouble();
   },
   lost(why: string) {
-    if (!lost) setText(byId('announce'), 'The dashboard does not answer.');
     lost = true;
     lostWhy = why;
     document.body.classList.add('stale');

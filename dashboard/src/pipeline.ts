@@ -1,6 +1,6 @@
 // The pipeline as a picture: stages in their order with the machines that hold them, the links between them, and the
-// machines that wait for a seat. Up to kLargeStages stages are boxes with text; more are small numbered cells. Every other
-// row runs from right to left, so that neighbours stay neighbours.
+// machines that wait for a seat. Up to kLargeStages stages are boxes with text; more are small numbered cells. Every
+// other row runs from right to left, so that neighbours stay neighbours.
 import type { Link, Run, Status, Worker } from './api';
 import { duration, html, integer, kUnknown, percent, rate, setAttribute, setText, shorten, svg } from './util';
 

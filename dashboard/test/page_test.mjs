@@ -1,7 +1,7 @@
 // The built page in a real browser, against the fake server.
 //   node test/page_test.mjs [PART OF A TEST'S NAME]
-// CHROMIUM names the browser; the default is /usr/bin/chromium. Prints "ok NAME" for each test. The first failure ends it
-// with one line and status 1. Tests wait for what they expect, for at most kPatienceMs. Times are printed, never judged.
+// CHROMIUM names the browser; the default is /usr/bin/chromium. Prints "ok NAME" for each test. The first failure ends
+// it with one line and status 1. Tests wait for what they expect, for at most kPatienceMs. Times are only printed.
 import puppeteer from 'puppeteer-core';
 import assert from 'node:assert/strict';
 import { FakeRun, kToken, serve } from '../dev/fake_server.mjs';
@@ -150,6 +150,19 @@ const tests = {
     await seen.shows('#events li', 'happened meanwhile');
     const count = await seen.page.$$eval('#events li', (rows) => rows.length);
     assert.equal(count, seen.run.events.length, 'events are missing or shown twice');
+    return seen;
+  },
+
+  async Stream_WhenTooManyAreOpen_IsReplacedByAsking() {
+    const seen = await open('small');
+    seen.fake.breakOff();
+    await seen.shows('#trouble:not([hidden])', 'does not answer');
+    seen.run.advance();
+    [seen.fake.full, seen.fake.fail] = [true, false];
+    await seen.shows('#trouble:not([hidden])', 'too many streams are open');
+    await seen.shows('#progress-text', 'step 458');
+    seen.fake.full = false;
+    await seen.becomes('the trouble is over', () => document.getElementById('trouble').hidden);
     return seen;
   },
 
