@@ -26,6 +26,7 @@ export interface Status {
   loss: Value; validation_loss: Value; manifest_step: Value; tokens_per_s: Value; eta_s: Value;
   bytes_per_token: Value; compression: Value; wait_share: Value;
   workers: Worker[]; links: Link[]; stages: Stage[];
+  traced_step: number; traced: Stage[];
 }
 
 export interface Steps {

@@ -85,7 +85,7 @@ function draw(): void {
     setText(parts[2], below(now));
   }
   pipeline.update(run, now);
-  timeline.update(now.stages, now.step);
+  timeline.update(now.traced.length > 0 ? now.traced : now.stages, now.traced_step || now.step);
   drawTrouble();
   performance.clearMeasures('status');
   performance.measure('status', { start });

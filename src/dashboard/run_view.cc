@@ -37,12 +37,25 @@ nlohmann::json workers_of(const control::RunStatus& status) {
   return workers;
 }
 
+// A link's rates as measured, or as [link] limits them.
+struct LinkRates {
+  double up = 0, down = 0;  // bits per second; 0: unknown
+};
+LinkRates rates_of(const control::PathFacts& facts, const CutSettings& limits) {
+  const auto least = [](double measured, uint64_t limit) {
+    const auto most = static_cast<double>(limit);
+    return limit > 0 && (measured <= 0 || most < measured) ? most : measured;
+  };
+  return {least(facts.up_bits_per_s(), limits.forward.rate_bits_per_s),
+          least(facts.down_bits_per_s(), limits.backward.rate_bits_per_s)};
+}
+
 // The share of a link's rate that the last step used, in the busier direction.
-double use_of(const control::PathFacts& facts, const nlohmann::json& bytes, double step_s) {
+double use_of(const LinkRates& rates, const nlohmann::json& bytes, double step_s) {
   const auto share = [&](const char* direction, double rate) {
     return rate > 0 ? 8 * bytes.value(direction, 0.0) / step_s / rate : 0.0;
   };
-  return std::max(share("forward", facts.up_bits_per_s()), share("backward", facts.down_bits_per_s()));
+  return std::max(share("forward", rates.up), share("backward", rates.down));
 }
 
 // For a label of a Prometheus metric.
@@ -177,17 +190,19 @@ nlohmann::json RunView::status() const {
   const double bytes = history_.bytes_per_token();
   const auto left = static_cast<double>(config_.train.steps - step);
   const double step_s = static_cast<double>(tokens_in(config_.train)) / rate;
+  const auto limits = link_settings(config_);
   auto links = nlohmann::json::array();
   for (const auto& link : status_.links()) {
     const auto cut = static_cast<size_t>(link.boundary());
     const auto& all = history_.last_bytes();
-    const double use = all.is_array() && cut < all.size() && std::isfinite(step_s) ? use_of(link.facts(), all[cut], step_s) : 0;
+    const auto rates = rates_of(link.facts(), cut < limits.size() ? limits[cut] : CutSettings{});
+    const bool timed = all.is_array() && cut < all.size() && std::isfinite(step_s);
     links.push_back({{"boundary", link.boundary()},
                      {"way", link.way()},
                      {"round_trip_s", link.facts().round_trip_s()},
-                     {"up_bits_per_s", link.facts().up_bits_per_s()},
-                     {"down_bits_per_s", link.facts().down_bits_per_s()},
-                     {"use", use}});
+                     {"up_bits_per_s", rates.up},
+                     {"down_bits_per_s", rates.down},
+                     {"use", timed ? use_of(rates, all[cut], step_s) : 0.0}});
   }
   const auto& timing = history_.last_timing();
   const auto& traced = history_.last_traced();

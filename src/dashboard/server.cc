@@ -162,14 +162,14 @@ class Dashboard {
   // ---- pages and answers ----
 
   void add_pages() {
+    server_.Get("/healthz", [](const Request&, Response& response) { response.set_content("ok\n", "text/plain"); });
+    server_.Get("/metrics", [this](const Request&, Response& response) {
+      response.set_content(view_.metrics(), "text/plain; version=0.0.4");
+    });
     server_.Get(R"(/[a-z.]*)", [](const Request& request, Response& response) {
       const auto file = built_page(request.path);
       if (!file) return fail(response, 404, "no such page");
       response.set_content(file->bytes.data(), file->bytes.size(), file->type);
-    });
-    server_.Get("/healthz", [](const Request&, Response& response) { response.set_content("ok\n", "text/plain"); });
-    server_.Get("/metrics", [this](const Request&, Response& response) {
-      response.set_content(view_.metrics(), "text/plain; version=0.0.4");
     });
   }
 
