@@ -165,7 +165,8 @@ export class FakeRun {
       eta_s: begun ? (this.steps - this.step) * 1.95 : null, bytes_per_token: begun ? 22.1 : null,
       compression: begun ? 115.8 : null, wait_share: begun ? 0.31 : null,
       workers: live ? [...all.filter((i) => !this.empty.has(i)).map((i) => this.worker(i)), ...this.waiting()] : [],
-      links: live ? all.slice(1).map((i) => this.link(i - 1)) : [], stages: begun ? all.map((i) => ({ ...this.stage(i), passes: undefined })) : [],
+      links: live ? all.slice(1).map((i) => this.link(i - 1)) : [],
+      stages: begun ? all.map((i) => ({ ...this.stage(i), passes: undefined })) : [],
       traced_step: begun ? this.step - (this.step - 1) % 10 : 0, traced: begun ? all.map((i) => this.stage(i)) : [],
     };
   }
