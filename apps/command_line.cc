@@ -540,6 +540,25 @@ one in PyTorch too.)");
   engine.callback([options, json] { bench_engine(*options, *json); });
 }
 
+void add_bench_dashboard(Command& bench) {
+  auto json = std::make_shared<bool>(false);
+  auto options = std::make_shared<BenchDashboardOptions>();
+  auto& command = bench.command("dashboard", "Measure whether watching slows a run");
+  command.number("--rounds", options->rounds, 1, 1000, "comparisons, of which the median counts");
+  command.number("--seconds", options->seconds, 0.1, 3600, "length of each measurement");
+  command.number("--steps", options->steps, 1000, 10'000'000, "steps of a made-up long run");
+  command.json_flag(*json);
+  command.footer(R"(Examples:
+  $ thinpipe bench dashboard
+  $ thinpipe bench dashboard --rounds 5 --seconds 20 --json
+Compares the speed of a run without a dashboard and with one that four readers and a thousand idle
+connections hold on to, and times answers about a run of a million steps.)");
+  command.callback([options, json] {
+    options->program = this_program();
+    bench_dashboard(*options, *json);
+  });
+}
+
 void add_bench_join_and_data(Command& bench) {
   auto json = std::make_shared<bool>(false);
   auto& join = bench.command("join", "Measure the time from `thinpipe join` to the first step");
@@ -593,6 +612,7 @@ void add_bench(Command& program) {
 Each benchmark runs on this machine alone and prints ratios measured within one run.)");
   add_bench_table_and_wan(bench);
   add_bench_engine(bench);
+  add_bench_dashboard(bench);
   add_bench_join_and_data(bench);
   add_bench_trust(bench);
 }

@@ -60,6 +60,15 @@ struct BenchTrustOptions {
 // worker is noticed, what a frozen coordinator loses, and how many bad members end the run.
 void bench_trust(const BenchTrustOptions& options, bool json);
 
+struct BenchDashboardOptions {
+  std::string program;       // path of thinpipe
+  int64_t rounds = 3;        // of which the median counts
+  double seconds = 10;       // of each measurement
+  int64_t steps = 1'000'000; // of the made-up long run
+};
+// How much slower a run gets when it is watched, and how soon the dashboard answers about a long run.
+void bench_dashboard(const BenchDashboardOptions& options, bool json);
+
 // Seconds from `thinpipe join` to the newcomer's first step, in the default run.
 void bench_join(const std::string& program, bool json);
 

@@ -85,6 +85,7 @@ function draw(): void {
     setText(parts[2], below(now));
   }
   pipeline.update(run, now);
+  setText(byId('timeline-title'), now.traced_step > 0 ? `Step ${integer(now.traced_step)}` : 'Last step');
   timeline.update(now.traced.length > 0 ? now.traced : now.stages, now.traced_step || now.step);
   drawTrouble();
   performance.clearMeasures('status');

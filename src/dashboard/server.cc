@@ -135,9 +135,11 @@ class Dashboard {
     if (!own_host(request)) return refuse(response, 403, "the Host is not this dashboard's");
     if (request.has_header("Origin") && request.get_header_value("Origin") != "http://" + request.get_header_value("Host"))
       return refuse(response, 403, "the Origin is not this dashboard's");
-    const bool page = built_page(request.path).has_value() || request.path == "/healthz";
+    const bool wrong_token = request.has_header("Authorization") && !has_token(request);
+    const bool page = built_page(request.path).has_value() || request.path == "/healthz" ||
+                      request.path == "/favicon.ico";
     const bool changes = request.method != "GET" && request.method != "HEAD";
-    if ((local_ && !changes) || (page && !changes)) return true;
+    if (!changes && (page || (local_ && !wrong_token))) return true;
     if (!has_token(request)) return refuse(response, 401, "needs the run's token (Authorization: Bearer TOKEN)");
     return true;
   }
@@ -163,6 +165,7 @@ class Dashboard {
 
   void add_pages() {
     server_.Get("/healthz", [](const Request&, Response& response) { response.set_content("ok\n", "text/plain"); });
+    server_.Get("/favicon.ico", [](const Request&, Response& response) { response.status = 204; });
     server_.Get("/metrics", [this](const Request&, Response& response) {
       response.set_content(view_.metrics(), "text/plain; version=0.0.4");
     });

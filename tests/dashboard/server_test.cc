@@ -141,6 +141,7 @@ TEST(Dashboard, PauseNeedsTheToken) {
   const RunningDashboard dashboard(run);
   auto client = dashboard.client();
   EXPECT_EQ(status_of(client.Post("/api/v1/pause", "", "text/plain")), 401);
+  EXPECT_EQ(status_of(client.Get("/api/v1/run", {{"Authorization", "Bearer 0000"}})), 401);
   EXPECT_EQ(status_of(client.Post("/api/v1/pause", {{"Authorization", "Bearer 0000"}}, "", "text/plain")), 401);
   const auto result = client.Post("/api/v1/pause", dashboard.with_token(), "", "text/plain");
   EXPECT_EQ(status_of(result), 409);
