@@ -91,7 +91,7 @@ class Watchers {
   std::vector<Fd> idle_;
 };
 
-double median_of(std::vector<double> numbers) {
+double middle_of(std::vector<double> numbers) {
   std::sort(numbers.begin(), numbers.end());
   return numbers[numbers.size() / 2];
 }
@@ -113,8 +113,9 @@ double speed(OpenRun& run, double least_s) {
 }
 
 double watched_over_unwatched(const BenchDashboardOptions& options) {
-  auto config = parse_config("", "the defaults", {"train.steps=1000000", "train.threads=1", "link.rate=unlimited",
-                                                  "pipeline.stages=2", "train.eval_every=0"});
+  const std::vector<std::string> settings{"train.steps=1000000", "train.threads=1", "link.rate=unlimited",
+                                          "pipeline.stages=2", "train.eval_every=0"};
+  const auto config = parse_config("", "the defaults", settings);
   OpenRun run(options.program, "dashboard", config);
   run.serve(2);
   run.join("host-0");
@@ -135,7 +136,7 @@ double watched_over_unwatched(const BenchDashboardOptions& options) {
                watched, kStreams, kIdle, ratios.back());
     std::fflush(stdout);
   }
-  return median_of(ratios);
+  return middle_of(ratios);
 }
 
 // A run's folder with a million made-up steps.
@@ -175,7 +176,7 @@ Answers time_answers(const BenchDashboardOptions& options, const std::filesystem
     if (!answer || answer->status != 200) throw UserError("the dashboard does not answer");
     times.push_back(1e3 * seconds(clock.now() - begin));
   }
-  result.median_ms = median_of(times);
+  result.median_ms = middle_of(times);
   result.most_ms = *std::max_element(times.begin(), times.end());
   return result;
 }
