@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <csignal>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,12 +30,14 @@ void serve(const ServeArguments& arguments) {
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  for (const auto& address : arguments.announce) check_address(address).take();
   std::filesystem::path folder;
+  std::optional<NewRunFolder> made;  // until it is served: a start that fails leaves no run behind
   if (!arguments.run.empty()) {
-    if (!arguments.config.empty() || !arguments.run_dir.empty()) {
-      throw UserError("--run uses the run's own config: leave out CONFIG and --run-dir");
+    if (!arguments.config.empty() || !arguments.run_dir.empty() || !arguments.name.empty()) {
+      throw UserError("--run uses the run's own config: leave out CONFIG, --run-dir and --name");
     }
-    folder = find_run(arguments.run).take();
+    folder = find_run_to_resume(arguments.run).take();
     if (!arguments.overrides.empty()) {
       // Checks that the changed run can be served before it is changed.
       const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
@@ -47,7 +50,8 @@ void serve(const ServeArguments& arguments) {
     const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides, defaults)
                                                  : load_config(arguments.config, arguments.overrides, defaults);
     check_boundary(config);
-    folder = create_run_folder(arguments.run_dir, config).take();
+    made.emplace(NewRunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), config).take());
+    folder = made->path();
     bring_table(folder, config, std::filesystem::path(arguments.config).parent_path()).take();
     if (const auto limit = export_limit(config); !limit.empty()) fmt::print("note: {}\n", limit);
     fmt::print("run: {}\n", folder.string());
@@ -58,14 +62,13 @@ void serve(const ServeArguments& arguments) {
   options.listen = arguments.listen;
   options.announce = arguments.announce;
   options.open = !arguments.local;
-  for (const auto& address : arguments.announce) check_address(address).take();
   if (arguments.local && options.listen.empty()) options.listen = {"127.0.0.1"};
-  if (!arguments.local) {
-    options.on_ready = [](const std::vector<std::string>& addresses) {
-      fmt::print("serving at {}\nto let machines join: thinpipe invite\n", fmt::join(addresses, ", "));
-      std::fflush(stdout);
-    };
-  }
+  options.on_ready = [&](const std::vector<std::string>& addresses) {
+    if (made) made->keep();
+    if (arguments.local) return;
+    fmt::print("serving at {}\nto let machines join: thinpipe invite\n", fmt::join(addresses, ", "));
+    std::fflush(stdout);
+  };
   const auto end = serve_run(options);
   if (end.failed) throw UserError(end.reason);
 }

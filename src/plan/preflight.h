@@ -46,6 +46,9 @@ struct Check {
 // off, a step that takes more than 3 times as long as the others', and links that are slower than the computation.
 std::vector<Check> preflight(const PreflightFacts& facts);
 
+// Can this machine hold a whole run, of which it needs that much memory? available 0: unknown, which is not refused.
+Check check_memory_of_run(uint64_t needed, uint64_t available);
+
 // The worst verdict; kOk for no checks.
 Verdict verdict(const std::vector<Check>& checks);
 
