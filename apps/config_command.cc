@@ -34,8 +34,9 @@ std::vector<const Key*> keys_meant(const std::string& name) {
   for (const auto& key : config_keys()) names.insert(names.end(), {key.full(), key.name});
   for (const auto& section : config_sections()) names.push_back(section.name);
   const auto near = nearest(name, names);
-  throw UserError(fmt::format("there is no config key {}{}", in_quotes(name, 60),
-                              near.empty() ? "; `thinpipe config` lists them all" : fmt::format(": did you mean {}?", near)));
+  throw UserError(
+      fmt::format("there is no config key {}{}", in_quotes(name, 60),
+                  near.empty() ? "; `thinpipe config` lists them all" : fmt::format(": did you mean {}?", near)));
 }
 
 void print_list(const std::vector<const Key*>& keys) {

@@ -110,14 +110,15 @@ void print_help(const Command& program, const std::vector<std::string>& words) {
     path += (path.empty() ? "" : " ") + command->get_name();
     if (inner == nullptr) {
       const auto near = nearest(word, names);
-      throw UserError(fmt::format("{} has no command {}{}", path, in_quotes(word, 60),
-                                  near.empty() ? fmt::format("; see {} --help", path)
-                                               : fmt::format(": did you mean {}?", near)));
+      throw UserError(
+          fmt::format("{} has no command {}{}", path, in_quotes(word, 60),
+                      near.empty() ? fmt::format("; see {} --help", path) : fmt::format(": did you mean {}?", near)));
     }
     command = inner;
   }
   // Not App::help(): it would show the help of `thinpipe help`, the command that is being run.
-  const auto text = command->get_formatter()->make_help(command, path.empty() ? command->get_name() : path + " " + command->get_name(), CLI::AppFormatMode::Normal);
+  const auto text = command->get_formatter()->make_help(
+      command, path.empty() ? command->get_name() : path + " " + command->get_name(), CLI::AppFormatMode::Normal);
   fmt::print("{}", text);
 }
 

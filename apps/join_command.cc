@@ -33,8 +33,8 @@ constexpr auto kNotableSilence = std::chrono::seconds(3);
 
 std::string describe(const RunConfig& config) {
   const auto& model = config.model;
-  return fmt::format("a {} model, d = {}, {} blocks in {} stage(s)", model.is_subspace() ? "subspace" : "dense", model.d,
-                     model.blocks, config.pipeline.stages);
+  return fmt::format("a {} model, d = {}, {} blocks in {} stage(s)", model.is_subspace() ? "subspace" : "dense",
+                     model.d, model.blocks, config.pipeline.stages);
 }
 
 // An argument of "-" reads standard input: other users of the machine can see arguments.
@@ -138,9 +138,8 @@ class LeaveOnSignal {
       int signal = 0;
       while (::sigwait(&signals_, &signal) == 0 && signal != SIGUSR1) {
         if (leave_.stop_requested()) ::_exit(130);
-        above_live_line([] {
-          fmt::print(stderr, "\nleaving after a checkpoint; press ctrl-C again to leave at once\n");
-        });
+        above_live_line(
+            [] { fmt::print(stderr, "\nleaving after a checkpoint; press ctrl-C again to leave at once\n"); });
         leave_.request_stop();
       }
     });

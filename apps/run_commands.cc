@@ -135,7 +135,8 @@ void remove_run(const std::string& name, bool yes) {
   const auto run = find_run(name).take();
   const auto summary = summary_of(run);
   if (summary.state == "running") {
-    throw UserError(fmt::format("{}: this run is running; stop it first, with ctrl-C where it was started", run.string()));
+    throw UserError(
+        fmt::format("{}: this run is running; stop it first, with ctrl-C where it was started", run.string()));
   }
   const auto what = fmt::format("{} ({}, {})", run.string(), progress_text(summary), format_size(summary.bytes));
   if (!yes) {

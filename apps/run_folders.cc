@@ -20,9 +20,9 @@ namespace {
 std::string begin_of(const std::filesystem::path& run) {
   const auto name = run.filename().string();
   constexpr std::string_view kForm = "0000-00-00-00-00-00";
-  const bool is_time = name.size() >= kForm.size() && std::equal(kForm.begin(), kForm.end(), name.begin(), [](char a, char b) {
-                         return a == '-' ? b == '-' : b >= '0' && b <= '9';
-                       });
+  const bool is_time = name.size() >= kForm.size() &&
+                       std::equal(kForm.begin(), kForm.end(), name.begin(),
+                                  [](char a, char b) { return a == '-' ? b == '-' : b >= '0' && b <= '9'; });
   if (is_time) return name;
   std::error_code code;
   const auto time = std::filesystem::last_write_time(run / "config.toml", code);
@@ -91,12 +91,14 @@ Result<std::filesystem::path> folder_for_new_run(const std::string& name, const 
   if (name.empty()) return std::filesystem::path(folder);
   if (!folder.empty()) return Error{"--name and --run-dir both say where the run goes: leave one of them out"};
   const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
   });
   if (!plain || name.front() == '.' || name.front() == '-' || name == kNewest) {
-    return Error{fmt::format("--name {}: needs letters, digits, dots, dashes and underscores, with a letter or a digit "
-                             "first; \"{}\" is taken",
-                             name, kNewest)};
+    return Error{
+        fmt::format("--name {}: needs letters, digits, dots, dashes and underscores, with a letter or a digit "
+                    "first; \"{}\" is taken",
+                    name, kNewest)};
   }
   return data_dir() / "runs" / name;
 }

@@ -43,14 +43,15 @@ std::string time_of(const fs::path& file) {
   const auto time = fs::last_write_time(file, code);
   if (code) return "";
   const auto since = std::chrono::file_clock::to_sys(time).time_since_epoch();
-  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::chrono::duration_cast<std::chrono::seconds>(since).count()));
+  return fmt::format("{:%Y-%m-%d %H:%M}",
+                     fmt::localtime(std::chrono::duration_cast<std::chrono::seconds>(since).count()));
 }
 
 uint64_t bytes_in(const fs::path& folder) {
   uint64_t bytes = 0;
   std::error_code code;
-  for (auto entry = fs::recursive_directory_iterator(folder, code); !code && entry != fs::recursive_directory_iterator();
-       entry.increment(code)) {
+  for (auto entry = fs::recursive_directory_iterator(folder, code);
+       !code && entry != fs::recursive_directory_iterator(); entry.increment(code)) {
     std::error_code ignored;
     if (!entry->is_regular_file(ignored)) continue;
     if (const auto size = entry->file_size(ignored); !ignored) bytes += size;

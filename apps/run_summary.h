@@ -1,5 +1,5 @@
-// What the files of a run say about it, for `thinpipe runs` and `thinpipe show`: how far it is, how good, how large. Uses
-// no libtorch and does not ask the run's coordinator.
+// What the files of a run say about it, for `thinpipe runs` and `thinpipe show`: how far it is, how good, how large.
+// Uses no libtorch and does not ask the run's coordinator.
 #pragma once
 
 #include <cstdint>

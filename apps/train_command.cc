@@ -52,7 +52,8 @@ RunConfig config_from(const TrainArguments& arguments) {
 // A run that does not fit would be killed by the system again and again, and other programs with it.
 void refuse_if_too_large(const RunConfig& config, bool in_process) {
   if (config.train.device != "cpu") return;
-  const auto check = check_memory_of_run(memory_of_run(config, config.data.vocab, in_process), available_memory_bytes());
+  const auto check =
+      check_memory_of_run(memory_of_run(config, config.data.vocab, in_process), available_memory_bytes());
   if (check.verdict == Verdict::kRefusal) throw UserError(fmt::format("memory: {}; {}", check.text, check.remedy));
 }
 
@@ -215,7 +216,8 @@ void train(const TrainArguments& arguments) {
   }
   if (!arguments.config.empty() || !arguments.run_dir.empty() || !arguments.name.empty() || arguments.in_process) {
     throw UserError(
-        "--resume uses the run's own config: leave out CONFIG, --run-dir, --name and --in-process; --set can change how the "
+        "--resume uses the run's own config: leave out CONFIG, --run-dir, --name and --in-process; --set can change "
+        "how the "
         "run is carried out, such as pipeline.stages");
   }
   const auto folder = find_run_to_resume(arguments.resume).take();

@@ -38,8 +38,8 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 // The first `columns` characters of the text. It must be valid UTF-8; every character counts as one column.
 std::string_view first_columns(std::string_view text, size_t columns);
 
-// A progress line: rewritten in place on a terminal, printed every few seconds elsewhere. On a terminal it is cut to the
-// width, because a line that wraps cannot be rewritten. For one thread.
+// A progress line: rewritten in place on a terminal, printed every few seconds elsewhere. On a terminal it is cut to
+// the width, because a line that wraps cannot be rewritten. For one thread.
 class LiveLine {
  public:
   // Writes to `out`; pass `live` if it is a terminal. The clock must outlive this object.
@@ -73,7 +73,8 @@ class LiveLine {
   bool up_ = false;
 };
 
-// Lets any thread print whole lines: removes the live line, if this process shows one, calls `print` and shows it again.
+// Lets any thread print whole lines: removes the live line, if this process shows one, calls `print` and shows it
+// again.
 void above_live_line(const std::function<void()>& print);
 
 }  // namespace thinpipe

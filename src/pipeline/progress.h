@@ -1,5 +1,5 @@
-// The progress line of a run: rewritten in place on a terminal, printed every few seconds elsewhere. Speed and time left
-// are those of the last steps.
+// The progress line of a run: rewritten in place on a terminal, printed every few seconds elsewhere. Speed and time
+// left are those of the last steps.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class Progress {
   void wait(const std::string& line);
 
  private:
-  // Step, loss, tokens/s, bytes per token and cut (both ways), use of the link, time left. `detail` counts the parts that
-  // may be left out where there is too little room.
+  // Step, loss, tokens/s, bytes per token and cut (both ways), use of the link, time left. `detail` counts the parts
+  // that may be left out where there is too little room.
   std::string line(const StepReport& report, int detail) const;
   void note_speed(const StepReport& report);
   // The median of the last steps, so that neither a pause nor a wait for somebody counts for long. 0: unknown.

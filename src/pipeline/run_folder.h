@@ -42,9 +42,9 @@ class LineLog {
 // The name of a run without a given name: the time, as in 2026-01-31-17-05-09.
 std::string new_run_name();
 
-// The folder of a new run, with its config.toml. Unless keep() is called, the destructor removes all that was put into it,
-// and the folder if it was new: a start that was refused must not be in the way of the next one, nor count as the newest
-// run.
+// The folder of a new run, with its config.toml. Unless keep() is called, the destructor removes all that was put into
+// it, and the folder if it was new: a start that was refused must not be in the way of the next one, nor count as the
+// newest run.
 class NewRunFolder {
  public:
   // `path` must be empty but for files that a run may begin with (a token table, a tokenizer). If it is "", makes a new

@@ -14,7 +14,7 @@ struct PreflightRun {
   uint32_t protocol = 0;
   std::string build;
   std::optional<std::string> seed_numbers_fault;  // "": the seed gives the same numbers here; none: nothing to compare
-  uint64_t download_bytes = 0;  // the stage's checkpoint
+  uint64_t download_bytes = 0;                    // the stage's checkpoint
   double round_trip_s = 0;
   double clock_offset_s = 0;  // this machine's clock minus the coordinator's, uncertain by half the round trip
   double up_bits_per_s = 0, down_bits_per_s = 0;  // 0: unknown

@@ -191,8 +191,8 @@ class Supervisor {
     }
   }
 
-  // Returns whether the process has ended well. Restarts it if a signal has ended it, unless the run is to stop. An exit
-  // code other than 0 is a failure that would come again.
+  // Returns whether the process has ended well. Restarts it if a signal has ended it, unless the run is to stop. An
+  // exit code other than 0 is a failure that would come again.
   bool tend(Part& part) {
     const auto end = part.process->poll();
     if (!end) return false;
@@ -275,8 +275,8 @@ class Supervisor {
   EventNotes events_;
   int64_t shown_step_ = 0;
   int64_t manifest_step_ = -1;
-  bool formed_ = false;     // when the coordinator was last asked
-  int early_deaths_ = 0;    // of workers, since an epoch has formed
+  bool formed_ = false;   // when the coordinator was last asked
+  int early_deaths_ = 0;  // of workers, since an epoch has formed
   bool stop_asked_ = false;
   bool stop_told_ = false;
 };

@@ -309,8 +309,8 @@ TEST_F(Joining, CoordinatorThatDies_IsNoticedAndCtrlCLeaves) {
   ASSERT_TRUE(serving->wait_until("some steps are done", [&] { return test::metrics_lines(run) >= 3; }));
   const auto status = program_.run({"status", run.string()}).out;
   EXPECT_LT(status.find("stage 0    zoe-"), status.find("stage 1    ann-")) << status;
-  EXPECT_EQ(serving->err().find("refused"), std::string::npos) << "an ordinary join is no event of that kind: "
-                                                               << serving->err();
+  EXPECT_EQ(serving->err().find("refused"), std::string::npos)
+      << "an ordinary join is no event of that kind: " << serving->err();
   EXPECT_TRUE(upper->wait_for_output("a subspace model, d = 32, 4 blocks in 2 stage(s); 100000 steps"));
   serving->signal(SIGKILL);
   serving->wait();

@@ -27,9 +27,9 @@ class UsedPort {
     place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof place;
     auto* plain = reinterpret_cast<sockaddr*>(&place);
-    TP_CHECK(::bind(socket_, plain, size) == 0 && ::listen(socket_, 1) == 0 &&
-                 ::getsockname(socket_, plain, &size) == 0,
-             "cannot listen: {}", std::strerror(errno));
+    TP_CHECK(
+        ::bind(socket_, plain, size) == 0 && ::listen(socket_, 1) == 0 && ::getsockname(socket_, plain, &size) == 0,
+        "cannot listen: {}", std::strerror(errno));
     number_ = ntohs(place.sin_port);
   }
   ~UsedPort() { ::close(socket_); }
@@ -96,8 +96,8 @@ TEST(Newcomer, StepLineOnANarrowTerminal_FitsIntoOneLine) {
   const Program program;
   test::write_small_run(program);
   for (const uint16_t columns : {80, 50}) {
-    const auto outcome = program.run(test::small_run(program / fmt::format("run{}", columns)),
-                                     {.terminal = true, .columns = columns});
+    const auto outcome =
+        program.run(test::small_run(program / fmt::format("run{}", columns)), {.terminal = true, .columns = columns});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     int steps = 0;
     for (const auto& line : shown_lines(outcome.out)) {
@@ -193,7 +193,8 @@ TEST(Newcomer, ArrowKeysInThePromptLoop_MoveTheCursor) {
   RunningProgram prompt(program, {"generate", "run", "--max-tokens", "2"}, {}, {.terminal = true, .typed = true});
   ASSERT_TRUE(prompt.wait_for_output("> "));
   prompt.type("/helo\033[Dl\r");
-  EXPECT_TRUE(prompt.wait_until("it repeats what it was told", [&] { return has(prompt.err(), "/hello: the commands"); }));
+  EXPECT_TRUE(
+      prompt.wait_until("it repeats what it was told", [&] { return has(prompt.err(), "/hello: the commands"); }));
   prompt.type("\033[A\177\177\177\177\177quit\r");
   const auto outcome = prompt.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;

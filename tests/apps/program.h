@@ -187,7 +187,8 @@ class Program {
     const rlimit memory{options.address_space, options.address_space};
     if (network >= 0 && ::setns(network, CLONE_NEWNET) != 0) ::_exit(98);
     if (::chdir(folder_.c_str()) == 0 && ::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0 &&
-        ::dup2(options.typed ? out : ::open(options.input.c_str(), O_RDONLY), STDIN_FILENO) >= 0 && ::setrlimit(RLIMIT_AS, &memory) == 0) {
+        ::dup2(options.typed ? out : ::open(options.input.c_str(), O_RDONLY), STDIN_FILENO) >= 0 &&
+        ::setrlimit(RLIMIT_AS, &memory) == 0) {
       ::execv(options.program.c_str(), argv);
     }
     ::_exit(99);

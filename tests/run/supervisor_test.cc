@@ -106,8 +106,9 @@ TEST_F(FailingStart, WorkersKilledBeforeTheyAreConnected_EndTheRunAfterMaxFailur
   const auto reason = failure(
       "[ $1 = serve ] || kill -9 $$\n"
       "echo '{\"address\": \"127.0.0.1:1\", \"pid\": '$$', \"run\": \"run\"}' >coordinator.json\nexec sleep 1000");
-  EXPECT_NE(reason.find("signal 9 (Killed) ended workers 6 times before all stages were connected: did the machine run"),
-            std::string::npos)
+  EXPECT_NE(
+      reason.find("signal 9 (Killed) ended workers 6 times before all stages were connected: did the machine run"),
+      std::string::npos)
       << reason;
 }
 

@@ -561,7 +561,8 @@ Result<std::string> CoordinatorService::shut_out_or_pardon(const control::Contro
   for (const auto& peer : core_->revoked()) names.erase(peer);
   const auto peer = TRY(peer_meant(request.peer(), names));
   apply(core_->kick(peer, clock_.now()));
-  return fmt::format("{} was removed from the run{}; `thinpipe unkick {}` lets it in again", peer, invite_of(peer), peer);
+  return fmt::format("{} was removed from the run{}; `thinpipe unkick {}` lets it in again", peer, invite_of(peer),
+                     peer);
 }
 
 // "; it came by invite 1a2b, ...", for the answer to kick. Empty if the peer came without an invite.

@@ -110,9 +110,9 @@ Result<std::string> peer_meant(const std::string& given, const std::set<std::str
   }
   if (meant.size() == 1) return meant.front();
   if (!meant.empty()) return Error{fmt::format("{} may be {}: give the whole name", given, fmt::join(meant, " or "))};
-  return Error{fmt::format("there is nobody called {}; there {}", one_line(given),
-                           names.empty() ? std::string("is nobody at all")
-                                         : fmt::format("are {}", fmt::join(names, ", ")))};
+  return Error{
+      fmt::format("there is nobody called {}; there {}", one_line(given),
+                  names.empty() ? std::string("is nobody at all") : fmt::format("are {}", fmt::join(names, ", ")))};
 }
 
 std::optional<std::string> why_refused(const Roster& roster, const control::Hello& hello) {

@@ -86,7 +86,8 @@ WorkerEffects WorkerCore::disconnected(TimePoint now) {
 // Without the coordinator there is no checkpoint to wait for.
 void WorkerCore::leave_alone(TimePoint now, WorkerEffects& out) {
   if (ended_ || !leaving_ || dialled_ || now - last_contact_ <= kLeavePatience) return;
-  end({.why = fmt::format("left without a checkpoint: the coordinator at {} does not answer", facts_.coordinator)}, out);
+  end({.why = fmt::format("left without a checkpoint: the coordinator at {} does not answer", facts_.coordinator)},
+      out);
 }
 
 WorkerEffects WorkerCore::tick(const control::Heartbeat& heartbeat) {

@@ -115,7 +115,8 @@ class WorkerCore {
 
   // The work under way has ended.
   WorkerEffects done(WorkDone result);
-  // The person wants to leave. The worker stays until the coordinator says Stop, or until it is clear that nobody answers.
+  // The person wants to leave. The worker stays until the coordinator says Stop, or until it is clear that nobody
+  // answers.
   WorkerEffects leave(TimePoint now);
   // Something other than the work failed permanently, for instance writing a checkpoint.
   WorkerEffects failed(const std::string& reason);

@@ -114,7 +114,8 @@ class Worker {
     const auto heartbeat = std::min<Duration>(kHeartbeat, std::chrono::seconds(config_.cluster.lease_s) / 3);
     client_.start(heartbeat, callbacks());
     {
-      const std::stop_callback leaving(options_.leave, [this] { act([this] { return core_.leave(SystemClock().now()); }); });
+      const std::stop_callback leaving(options_.leave,
+                                       [this] { act([this] { return core_.leave(SystemClock().now()); }); });
       while (const auto work = next_work()) {
         auto result = perform(*work);
         act([&] { return core_.done(std::move(result)); });
