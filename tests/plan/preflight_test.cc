@@ -172,7 +172,6 @@ TEST(Preflight, FastLinks_AreReadable) {
 }
 
 TEST(Preflight, WholeRun_IsRefusedIfItNeedsMoreThanNineTenthsOfTheMemory) {
-  constexpr uint64_t kMiB = 1 << 20;
   EXPECT_EQ(check_memory_of_run(900 * kMiB, 1000 * kMiB).verdict, Verdict::kOk);
   EXPECT_EQ(check_memory_of_run(901 * kMiB, 1000 * kMiB).verdict, Verdict::kRefusal);
   EXPECT_EQ(check_memory_of_run(901 * kMiB, 0).verdict, Verdict::kOk) << "unknown";
