@@ -65,10 +65,11 @@ struct Channel {
     TP_CHECK(::pipe2(ends.data(), O_CLOEXEC) == 0, "pipe2: {}", std::strerror(errno));
     return {ends[0], ends[1]};
   }
-  static Channel terminal(uint16_t columns) {
+  static Channel terminal(uint16_t columns, bool typed) {
     Channel channel;
     termios raw{};
-    ::cfmakeraw(&raw);  // else the terminal itself would write \r before every \n
+    ::cfmakeraw(&raw);                        // else the terminal itself would write \r before every \n
+    if (typed) raw.c_lflag |= ECHO | ICANON;  // libedit edits no line of a terminal that does not echo
     const winsize size{.ws_row = static_cast<unsigned short>(columns == 0 ? 0 : 24), .ws_col = columns};
     TP_CHECK(::openpty(&channel.read_end, &channel.write_end, nullptr, &raw, &size) == 0, "openpty: {}",
              std::strerror(errno));
@@ -140,7 +141,8 @@ class Program {
 
   // Starts it and does not wait.
   Launched launch(const Arguments& arguments, const RunOptions& options = {}) const {
-    Launched launched{-1, -1, options.terminal ? Channel::terminal(options.columns) : Channel::pipe(), Channel::pipe()};
+    Launched launched{-1, -1, options.terminal ? Channel::terminal(options.columns, options.typed) : Channel::pipe(),
+                      Channel::pipe()};
     const int network =
         options.network.empty() ? -1 : ::open(("/run/netns/" + options.network).c_str(), O_RDONLY | O_CLOEXEC);
     TP_CHECK(options.network.empty() || network >= 0, "no network namespace {}", options.network);

@@ -250,7 +250,7 @@ TEST_F(Doors, RefuseAKickedMember) {
   const auto pardoned = program_.run({"unkick", "b", run_.string()});
   EXPECT_EQ(pardoned.out, "b-1 may take part again\n") << pardoned.err;
   grpc::ClientContext again;
-  EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&again, {}, &status)), Entry::kInside);
+  EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&again, {}, &status)), Entry::kIn);
 }
 
 TEST_F(Doors, HolderThatOnlyMakesTrouble_LosesItsPlaceAndTheRunLives) {
