@@ -42,6 +42,11 @@ void Command::run_dir_option(std::string& folder) {
   value("--run-dir", folder, kFolder, "folder for the run's files; default: a new folder in the data folder");
 }
 
+void Command::run_place_options(std::string& folder, std::string& name) {
+  run_dir_option(folder);
+  value("--name", name, {"NAME"}, "name of the run; default: the time");
+}
+
 void Command::set_option(std::vector<std::string>& overrides, const std::string& help) {
   value("--set", overrides, {"KEY=VALUE", Offer::kSettings}, help);
 }

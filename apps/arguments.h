@@ -13,7 +13,7 @@
 namespace thinpipe {
 
 // What a value is: how help shows it, and what a shell may offer for it.
-enum class Offer { kNothing, kFiles, kFolders, kRuns, kSettings, kWords };
+enum class Offer { kNothing, kFiles, kFolders, kRuns, kKeys, kSettings, kWords };
 struct Value {
   std::string shown;  // "FILE"
   Offer offer = Offer::kNothing;
@@ -56,6 +56,8 @@ class Command : public CLI::App {
   void run_argument(std::string& run);
   void config_argument(std::string& config);
   void corpus_argument(std::string& corpus);
+  // --run-dir and --name
+  void run_place_options(std::string& folder, std::string& name);
   void run_dir_option(std::string& folder);
   void set_option(std::vector<std::string>& overrides,
                   const std::string& help = "override a config key; may be repeated");

@@ -8,7 +8,9 @@
 #include "bench/bench.h"
 #include "commands.h"
 #include "complete.h"
+#include "help.h"
 #include "lab/lab.h"
+#include "run_folders.h"
 
 namespace thinpipe {
 namespace {
@@ -37,14 +39,17 @@ void add_train(Command& program) {
   command.set_option(arguments->overrides);
   command.value("--steps", arguments->steps, kNumber, "same as --set train.steps=N");
   command.value("--device", arguments->device, {"DEVICE"}, "cpu, cuda or cuda:N; same as --set train.device=DEVICE");
-  command.run_dir_option(arguments->run_dir);
-  command.value("--resume", arguments->resume, kRun, "resume this run instead of starting a new one");
+  command.run_place_options(arguments->run_dir, arguments->name);
+  command.value("--resume", arguments->resume, kRun, "resume this run; without RUN: the newest that is not complete")
+      ->expected(0, 1)
+      ->default_str(kNewest);
   command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
   $ thinpipe train my.toml --set optim.lr=0.01 --set link.rate=20mbit --steps 100
-  $ thinpipe train --resume my-run              # resume a run that was stopped
+  $ thinpipe train my.toml --name first-try
+  $ thinpipe train --resume                     # resume the run that was stopped last
   $ thinpipe train --resume my-run --set pipeline.stages=2
 Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a
 checkpoint and stops; a second ctrl-C stops at once.)");
@@ -73,8 +78,10 @@ void add_serve(Command& program) {
   auto& command = program.command("serve", "Coordinate a run that other machines join", kTogether);
   command.config_argument(arguments->config);
   command.set_option(arguments->overrides);
-  command.value("--run", arguments->run, kRun, "resume this run instead of starting a new one");
-  command.run_dir_option(arguments->run_dir);
+  command.value("--run", arguments->run, kRun, "resume this run; without RUN: the newest that is not complete")
+      ->expected(0, 1)
+      ->default_str(kNewest);
+  command.run_place_options(arguments->run_dir, arguments->name);
   command.value("--listen", arguments->listen, kAddress,
                 "address to listen on (HOST or HOST:PORT); may be repeated; default: all interfaces");
   command.value("--announce", arguments->announce, kAddress,
@@ -118,14 +125,25 @@ Whoever has the line can join the run, so send it over a channel that you trust.
   invite_command.callback([arguments] { invite(*arguments); });
 
   auto peer = std::make_shared<std::string>(), run = std::make_shared<std::string>();
-  auto& kick_command = program.command("kick", "Remove a worker from a run for good", kTogether);
-  kick_command.value("PEER", *peer, {"PEER"}, "name of the worker, as `thinpipe status` shows it")->required();
+  auto& kick_command = program.command("kick", "Remove a worker from a run", kTogether);
+  const auto* which = "name of the worker, as `thinpipe status` shows it, or its beginning";
+  kick_command.value("PEER", *peer, {"PEER"}, which)->required();
   kick_command.run_argument(*run);
   kick_command.footer(R"(Examples:
   $ thinpipe kick attic                         # from the newest run
   $ thinpipe kick attic 2026-01-31-17-05-09
-Revokes its certificate. Its stage goes to a spare machine, or waits for a new one.)");
+Revokes its certificate. Its stage goes to a spare machine, or waits for a new one. Use
+`thinpipe unkick` to let it in again.)");
   kick_command.callback([peer, run] { kick(*peer, *run); });
+
+  auto& unkick_command = program.command("unkick", "Let a removed worker take part again", kTogether);
+  unkick_command.value("PEER", *peer, {"PEER"}, which)->required();
+  unkick_command.run_argument(*run);
+  unkick_command.footer(R"(Examples:
+  $ thinpipe unkick attic                       # in the newest run
+  $ thinpipe unkick attic 2026-01-31-17-05-09
+It may join again with the same command as before.)");
+  unkick_command.callback([peer, run] { unkick(*peer, *run); });
 }
 
 void add_join_and_doctor(Command& program) {
@@ -195,15 +213,17 @@ Open the file at ui.perfetto.dev or in chrome://tracing. Every tenth step shows 
 }
 
 void add_runs(Command& program) {
+  auto json = std::make_shared<bool>(false);
   auto& runs = program.command("runs", "List the runs of this machine", kRuns);
+  runs.json_flag(*json);
   runs.footer(R"(Examples:
   $ thinpipe runs
   $ THINPIPE_DATA_DIR=/big/disk thinpipe runs   # in another data folder
-Prints one line per run, the newest last: name, step, loss and state.)");
-  runs.callback(list_runs);
+Prints one line per run, the newest last: name, step, loss, validation loss, corpus, time of the
+last step, size and state.)");
+  runs.callback([json] { list_runs(*json); });
 
   auto run = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
   const auto add = [&](const std::string& name, const char* help, const char* effect, auto action) -> Command& {
     auto& command = program.command(name, help, kRuns);
     command.run_argument(*run);
@@ -215,7 +235,8 @@ Prints one line per run, the newest last: name, step, loss and state.)");
   };
   add("show", "Show what a run is and how far it has got",
       "Prints the run's folder, model, progress, checkpoints and weights. The run need not be running.",
-      [run] { show_run(*run); });
+      [run, json] { show_run(*run, *json); })
+      .json_flag(*json);
   add("status", "Show how a running run is doing",
       "Asks the run's coordinator: the step, who holds which stage, the links, the latest events.",
       [run, json] { print_status(*run, *json); })
@@ -225,6 +246,30 @@ Prints one line per run, the newest last: name, step, loss and state.)");
   add("resume", "Continue a paused run",
       "The next step begins at once. To resume a run that was stopped, use thinpipe train --resume.",
       [run] { resume_run(*run); });
+
+  auto yes = std::make_shared<bool>(false);
+  auto& rm = program.command("rm", "Remove a run and all its files", kRuns);
+  rm.value("RUN", *run, kRun, "folder or name of a run")->required();
+  rm.add_flag("--yes", *yes, "do not ask");
+  rm.footer(R"(Examples:
+  $ thinpipe rm 2026-01-31-17-05-09
+  $ thinpipe rm first-try --yes
+Removes the weights, the checkpoints and the logs. The prepared corpus stays.)");
+  rm.callback([run, yes] { remove_run(*run, *yes); });
+}
+
+void add_config(Command& program) {
+  auto key = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  auto& command = program.command("config", "Explain the keys of a config", kTrain);
+  command.value("KEY", *key, {"KEY", Offer::kKeys}, "a key, a section, or the last part of a key; default: all keys");
+  command.json_flag(*json);
+  command.footer(R"(Examples:
+  $ thinpipe config                             # every key with its default
+  $ thinpipe config optim.lr
+  $ thinpipe config train
+Prints what a key means, what it accepts and its default. Use it with --set KEY=VALUE or in a file.)");
+  command.callback([key, json] { explain_config(*key, *json); });
 }
 
 void model_argument(Command& command, ModelArgument& model, bool computes) {
@@ -617,6 +662,17 @@ Each benchmark runs on this machine alone and prints ratios measured within one 
   add_bench_trust(bench);
 }
 
+void add_help(Command& program) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  auto& command = program.command("help", "Show the help of a command", kProgram);
+  command.value("COMMAND", *words, {"COMMAND"}, "a command, such as train or data prepare")->expected(0, -1);
+  command.footer(R"(Examples:
+  $ thinpipe help train                         # the same as thinpipe train --help
+  $ thinpipe help data prepare
+Without a command, prints what there is.)");
+  command.callback([&program, words] { print_help(program, *words); });
+}
+
 void add_completion(Command& program) {
   auto shell = std::make_shared<std::string>();
   auto& command =
@@ -644,6 +700,7 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
 `man thinpipe` for everything.)");
   add_train(program);
   add_plan(program);
+  add_config(program);
   add_serve(program);
   add_invite_and_kick(program);
   add_join_and_doctor(program);
@@ -658,6 +715,7 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
   add_compare(program);
   add_lab(program);
   add_bench(program);
+  add_help(program);
   add_completion(program);
   add_work(program);
 }

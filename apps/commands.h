@@ -24,8 +24,9 @@ struct NeedsTorch {};
 
 // ---- without libtorch ----
 
-void list_runs();
-void show_run(const std::string& run);
+void list_runs(bool json);
+void show_run(const std::string& run, bool json);
+void remove_run(const std::string& run, bool yes);
 void print_status(const std::string& run, bool json);
 void pause_run(const std::string& run);
 void resume_run(const std::string& run);
@@ -50,6 +51,10 @@ struct InviteArguments {
 };
 void invite(const InviteArguments& arguments);
 void kick(const std::string& peer, const std::string& run);
+void unkick(const std::string& peer, const std::string& run);
+
+// What a config key means; empty: all of them. Also a section, or the last part of a key.
+void explain_config(const std::string& key, bool json);
 
 struct PrepareArguments {
   std::string corpus;
@@ -84,7 +89,8 @@ struct TrainArguments {
   std::string steps;
   std::string device;
   std::string run_dir;
-  std::string resume;
+  std::string name;
+  std::string resume;  // a run; empty: start a new one
   bool in_process = false;
   std::string dashboard = "127.0.0.1";
   bool open = false;
@@ -104,6 +110,7 @@ struct ServeArguments {
   std::vector<std::string> overrides;
   std::string run;
   std::string run_dir;
+  std::string name;
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool local = false;

@@ -94,6 +94,9 @@ std::string offered(const Value& value, Answer answer) {
     case Offer::kFolders:
       answer.say("directory");
       break;
+    case Offer::kKeys:
+      for (const auto& key : config_keys()) answer.offer(key.full(), key.help);
+      break;
     case Offer::kSettings:
       offer_settings(answer);
       break;

@@ -13,6 +13,7 @@
 #include "base/line.h"
 #include "base/result.h"
 #include "commands.h"
+#include "line_editor.h"
 #include "model_argument.h"
 #include "models/generator.h"
 #include "text/corpus.h"
@@ -148,11 +149,11 @@ void prompt_loop(const GenerateArguments& arguments, const ModelFiles& files, Ge
       "ends an answer.\n",
       files.title);
   TokenPicker picker(arguments.pick);
-  std::string said, line;
-  while (true) {
-    fmt::print("> ");
-    std::fflush(stdout);
-    if (!std::getline(std::cin, line) || line == "/quit") break;
+  LineEditor editor;
+  std::string said;
+  while (const auto typed = editor.read("> ")) {
+    const auto& line = *typed;
+    if (line == "/quit") break;
     if (line == "/reset") {
       said.clear();
       continue;

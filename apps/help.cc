@@ -1,6 +1,12 @@
 #include "help.h"
 
+#include <fmt/format.h>
+
 #include <sstream>
+
+#include "arguments.h"
+#include "base/line.h"
+#include "base/result.h"
 
 namespace thinpipe {
 namespace {
@@ -90,5 +96,48 @@ class Formatter : public CLI::Formatter {
 }  // namespace
 
 std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<Formatter>(); }
+
+void print_help(const Command& program, const std::vector<std::string>& words) {
+  const Command* command = &program;
+  std::string path;
+  for (const auto& word : words) {
+    std::vector<std::string> names;
+    const Command* inner = nullptr;
+    for (const auto* one : command->commands()) {
+      names.push_back(one->get_name());
+      if (one->get_name() == word) inner = one;
+    }
+    path += (path.empty() ? "" : " ") + command->get_name();
+    if (inner == nullptr) {
+      const auto near = nearest(word, names);
+      throw UserError(
+          fmt::format("{} has no command {}{}", path, in_quotes(word, 60),
+                      near.empty() ? fmt::format("; see {} --help", path) : fmt::format(": did you mean {}?", near)));
+    }
+    command = inner;
+  }
+  // Not App::help(): it would show the help of `thinpipe help`, the command that is being run.
+  const auto text = command->get_formatter()->make_help(
+      command, path.empty() ? command->get_name() : path + " " + command->get_name(), CLI::AppFormatMode::Normal);
+  fmt::print("{}", text);
+}
+
+std::string first_steps() {
+  return R"(thinpipe trains transformer language models over ordinary internet links.
+
+Try first:
+  thinpipe train              a small model on the King James Bible; a few minutes on two cores
+  thinpipe generate           text from it, when it is trained
+  thinpipe doctor             can this machine take part in somebody's run?
+
+Then:
+  thinpipe train --set data.corpus=my.txt      on your own text
+  thinpipe serve my.toml                       a run that other machines join
+  thinpipe join INVITE                         hold a part of somebody's run
+  thinpipe runs                                what there is on this machine
+
+`thinpipe help` lists all commands, `thinpipe help COMMAND` explains one.
+)";
+}
 
 }  // namespace thinpipe

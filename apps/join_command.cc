@@ -13,8 +13,10 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/files.h"
+#include "base/line.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "commands.h"
@@ -26,6 +28,14 @@
 
 namespace thinpipe {
 namespace {
+
+constexpr auto kNotableSilence = std::chrono::seconds(3);
+
+std::string describe(const RunConfig& config) {
+  const auto& model = config.model;
+  return fmt::format("a {} model, d = {}, {} blocks in {} stage(s)", model.is_subspace() ? "subspace" : "dense",
+                     model.d, model.blocks, config.pipeline.stages);
+}
 
 // An argument of "-" reads standard input: other users of the machine can see arguments.
 Invite read_invite(const std::string& argument) {
@@ -40,10 +50,11 @@ std::string default_name() {
   return host;
 }
 
-// Asks the coordinator for the run's progress now and then, while the worker works.
+// Asks the coordinator for the run's progress now and then, while the worker works. Says so when nobody answers.
 class Watcher {
  public:
-  Watcher(CoordinatorAccess access, const RunConfig& config) : config_(config), line_(std::move(access)) {
+  Watcher(CoordinatorAccess access, std::string run, const RunConfig& config)
+      : run_(std::move(run)), config_(config), line_(std::move(access)), heard_(clock_.now()) {
     thread_ = std::jthread([this](const std::stop_token& stop) {
       std::mutex mutex;
       std::unique_lock lock(mutex);
@@ -63,15 +74,34 @@ class Watcher {
     request.set_events_after(std::numeric_limits<int64_t>::max());  // none of them
     control::RunStatus status;
     const auto stub = line_.stub();
-    if (!stub->GetStatus(&context, request, &status).ok()) return;
+    if (!stub->GetStatus(&context, request, &status).ok()) return miss();
+    if (!progress_) begin(status.step());
+    if (std::exchange(missed_, false)) progress_->note("the coordinator answers again");
+    heard_ = clock_.now();
+    show(status);
+  }
+
+  void begin(int64_t step) {
+    const auto cuts = link_settings(config_);
+    progress_.emplace(ProgressPlan{config_.train.steps, config_.pipeline.stages - 1, config_.model.d, step,
+                                   cuts.empty() ? 0 : cuts.front().forward.rate_bits_per_s},
+                      stdout, ::isatty(STDOUT_FILENO) != 0, clock_);
+    shown_ = step;
+    progress_->note(fmt::format("run {}: {}; {} steps, of which {} are done", run_.substr(0, 8), describe(config_),
+                                config_.train.steps, step));
+  }
+
+  // One lost answer means nothing.
+  void miss() {
+    const auto silent = std::chrono::duration_cast<std::chrono::seconds>(clock_.now() - heard_);
+    if (silent < kNotableSilence) return;
+    if (!progress_) begin(0);
+    missed_ = true;
+    progress_->wait(fmt::format("the coordinator has not answered for {}; still trying", format_duration(silent)));
+  }
+
+  void show(const control::RunStatus& status) {
     const auto& train = config_.train;
-    if (!progress_) {
-      const auto cuts = link_settings(config_);
-      progress_.emplace(ProgressPlan{train.steps, config_.pipeline.stages - 1, config_.model.d, status.step(),
-                                     cuts.empty() ? 0 : cuts.front().forward.rate_bits_per_s},
-                        stdout, ::isatty(STDOUT_FILENO) != 0, clock_);
-      shown_ = status.step();
-    }
     if (const auto text = fmt::format("{}: {}", status.phase(), status.why());
         status.phase() == "gathering" && text != said_) {
       progress_->note(text);
@@ -85,10 +115,13 @@ class Watcher {
     }
   }
 
+  const std::string run_;
   const RunConfig config_;
   CoordinatorLine line_;
   const SystemClock clock_;
   std::optional<Progress> progress_;
+  TimePoint heard_;
+  bool missed_ = false;
   int64_t shown_ = 0;
   std::string said_;
   std::jthread thread_;
@@ -105,7 +138,8 @@ class LeaveOnSignal {
       int signal = 0;
       while (::sigwait(&signals_, &signal) == 0 && signal != SIGUSR1) {
         if (leave_.stop_requested()) ::_exit(130);
-        fmt::print(stderr, "\nleaving after a checkpoint; press ctrl-C again to leave at once\n");
+        above_live_line(
+            [] { fmt::print(stderr, "\nleaving after a checkpoint; press ctrl-C again to leave at once\n"); });
         leave_.request_stop();
       }
     });
@@ -174,7 +208,9 @@ void join(const JoinArguments& arguments) {
   options.machine = checks.machine;
   options.leave = signals.token();
   options.on_download = show_download;
-  options.on_run = [&](const RunConfig& config) { return std::make_shared<Watcher>(*access, config); };
+  options.on_run = [&](const std::string& run, const RunConfig& config) {
+    return std::make_shared<Watcher>(*access, run, config);
+  };
   run_worker(options).take();
   fmt::print("left the run; this machine's files are in {}\n", folder.string());
 }

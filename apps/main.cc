@@ -24,6 +24,7 @@
 #include "base/result.h"
 #include "commands.h"
 #include "complete.h"
+#include "help.h"
 
 namespace thinpipe {
 namespace {
@@ -71,7 +72,8 @@ std::string usage_fault(const Command& program, const CLI::ParseError& error) {
     if (!is_option) names.push_back(one->get_name());
   }
   const auto what = is_option ? "unknown option" : names.empty() ? "unexpected argument" : "unknown command";
-  if (const auto near = nearest(words[0], names); !near.empty()) {
+  const auto word = is_option ? words[0].substr(0, words[0].find('=')) : words[0];
+  if (const auto near = nearest(word, names); !near.empty()) {
     return fmt::format("{} {}: did you mean {}?", what, words[0], near);
   }
   if (is_option || names.empty()) return fmt::format("{} {}; see {} --help", what, words[0], path);
@@ -142,6 +144,10 @@ int run(int argc, char** argv) {
     add_commands(program);
     if (argc > 1 && argv[1] == std::string_view("__complete")) {
       fmt::print("{}", complete(program, std::vector<std::string>(argv + 2, argv + argc)));
+      return ended(0);
+    }
+    if (argc == 1) {
+      fmt::print("{}", first_steps());
       return ended(0);
     }
     return parse_and_run(program, argc, argv);

@@ -60,6 +60,7 @@ ModelFiles open_model(const ModelArgument& argument) {
       return open_run(run, id->step, id->generation);
     }
   }
+  if (argument.where.empty()) return open_run(newest_run(has_model, "has a model yet").take(), step);
   const auto run = find_run(argument.where);
   if (!run) {
     throw UserError(fmt::format(

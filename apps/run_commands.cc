@@ -1,16 +1,18 @@
 // Commands that look at runs or talk to their coordinators, without libtorch: runs, show, status, pause, resume,
-// invite, kick.
+// invite, kick, unkick, rm.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <grpcpp/client_context.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <string>
+#include <vector>
 
 #include "base/files.h"
 #include "base/line.h"
@@ -21,6 +23,7 @@
 #include "run/coordinator_line.h"
 #include "run/run_files.h"
 #include "run_folders.h"
+#include "run_summary.h"
 #include "store/checkpoints.h"
 
 namespace thinpipe {
@@ -55,28 +58,6 @@ void call_coordinator(const std::filesystem::path& run, const Call& make) {
   throw UserError(status.error_message());
 }
 
-// The last whole line of metrics.jsonl that has a loss; an empty object if there is none.
-nlohmann::json last_metrics(const std::filesystem::path& run) {
-  nlohmann::json last = nlohmann::json::object();
-  const auto text = read_file(run / "metrics.jsonl");
-  if (!text) return last;
-  std::istringstream lines(text.value());
-  std::string line;
-  while (std::getline(lines, line)) {
-    auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("loss")) last = std::move(json);
-  }
-  return last;
-}
-
-std::string progress_of(const std::filesystem::path& run) {
-  const auto last = last_metrics(run);
-  const auto steps = load_config(run / "config.toml").train.steps;
-  if (last.empty()) return fmt::format("step 0/{}", steps);
-  const auto loss = last["loss"].is_number() ? fmt::format("{:.4f}", last["loss"].get<double>()) : "not finite";
-  return fmt::format("step {}/{}  loss {}", last.value("step", int64_t{0}), steps, loss);
-}
-
 std::string rate_text(double bits_per_s) {
   return bits_per_s >= 1 && bits_per_s < 1e15 ? format_rate(static_cast<uint64_t>(bits_per_s)) : "an unknown rate";
 }
@@ -100,25 +81,31 @@ int64_t lifetime_s(const std::string& text) {
 
 }  // namespace
 
-void list_runs() {
+void list_runs(bool json) {
   const auto runs = known_runs();
   if (runs.empty()) fmt::print("no runs yet; `thinpipe train` starts one\n");
+  std::vector<RunSummary> summaries;
+  size_t widest = 0;
   for (const auto& run : runs) {
-    std::string progress;
-    try {
-      progress = progress_of(run);
-    } catch (const UserError& error) {
-      progress = error.what();
-    }
-    fmt::print("{}  {}  {}\n", run.filename().string(), progress, state_of(run));
+    summaries.push_back(summary_of(run));
+    widest = std::max(widest, summaries.back().name.size());
   }
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& run : summaries) {
+    fmt::print("{:<{}}  {}  {}  {}  {}  {}\n", run.name, widest, progress_text(run), one_line(run.corpus), run.changed,
+               format_size(run.bytes), run.state);
+    list.push_back(json_of(run));
+  }
+  if (json) fmt::print("{}\n", list.dump());
 }
 
-void show_run(const std::string& name) {
+void show_run(const std::string& name, bool json) {
   const auto run = find_run(name).take();
   const auto config = load_config(run / "config.toml");
+  const auto summary = summary_of(run);
   fmt::print("run: {}\n", run.string());
-  fmt::print("state: {}\n", state_of(run));
+  fmt::print("state: {}\n", summary.state);
+  fmt::print("corpus: {}\n", one_line(summary.corpus));
   fmt::print("model: {}, d = {}, {} blocks in {} stage(s)\n", config.model.is_subspace() ? "subspace" : "dense",
              config.model.d, config.model.blocks, config.pipeline.stages);
   if (const auto origin = read_file(run / "origin.txt"))
@@ -129,7 +116,7 @@ void show_run(const std::string& name) {
     const auto bytes = std::filesystem::file_size(table, ignored);
     fmt::print("token table: {} ({})\n", table.string(), ignored ? "missing" : format_size(bytes));
   }
-  fmt::print("progress: {}\n", progress_of(run));
+  fmt::print("progress: {}, last changed {}\n", progress_text(summary), summary.changed);
   std::set<int64_t> steps;
   for (const auto& id : checkpoints_of(run).take()) steps.insert(id.step);
   fmt::print("checkpoints of steps: {}\n", steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")));
@@ -137,29 +124,63 @@ void show_run(const std::string& name) {
     fmt::print("weights: {} ({})\n", (run / "model.safetensors").string(),
                format_size(std::filesystem::file_size(run / "model.safetensors")));
   }
+  fmt::print("size: {}\n", format_size(summary.bytes));
+  if (!json) return;
+  auto object = json_of(summary);
+  object["checkpoints"] = steps;
+  fmt::print("{}\n", object.dump());
 }
 
-void print_status(const std::string& name, bool json) {
+void remove_run(const std::string& name, bool yes) {
   const auto run = find_run(name).take();
-  control::RunStatus status;
-  call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
-  fmt::print("run: {}\n", run.string());
-  fmt::print("{}: step {}/{}, epoch {}; {}\n", status.phase(), status.step(), status.steps(), status.epoch(),
-             status.why());
-  if (status.step() > 0)
-    fmt::print("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
-  fmt::print("last checkpoint: {}\n",
-             status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
-  auto members = nlohmann::ordered_json::array();
-  for (const auto& member : status.members()) {
-    const auto stage = member.has_seat() ? fmt::format("stage {}", member.seat().stage()) : std::string("waits");
-    fmt::print("  {:<10} {:<16} {:<22} {}\n", stage, member.peer(), member.address(),
-               member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
-    members.push_back({{"peer", member.peer()},
-                       {"stage", member.has_seat() ? member.seat().stage() : -1},
-                       {"connected", member.connected()}});
+  const auto summary = summary_of(run);
+  if (summary.state == "running") {
+    throw UserError(
+        fmt::format("{}: this run is running; stop it first, with ctrl-C where it was started", run.string()));
   }
-  auto links = nlohmann::ordered_json::array();
+  const auto what = fmt::format("{} ({}, {})", run.string(), progress_text(summary), format_size(summary.bytes));
+  if (!yes) {
+    if (::isatty(STDIN_FILENO) == 0) throw UserError(fmt::format("{}: give --yes to remove it for good", what));
+    fmt::print("remove {} for good? [y/N] ", what);
+    std::fflush(stdout);
+    std::string answer;
+    if (!std::getline(std::cin, answer) || (answer != "y" && answer != "yes")) {
+      fmt::print("it stays\n");
+      return;
+    }
+  }
+  remove_tree(run).take();
+  fmt::print("removed {}\n", what);
+}
+
+namespace {
+
+// Stages in order, each with its machine or with nobody, then the machines that wait for one.
+nlohmann::ordered_json print_members(const control::RunStatus& status, int64_t stages) {
+  std::vector<control::MemberStatus> members(status.members().begin(), status.members().end());
+  const auto place = [&](const control::MemberStatus& one) { return one.has_seat() ? one.seat().stage() : stages; };
+  std::stable_sort(members.begin(), members.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  auto json = nlohmann::ordered_json::array();
+  int64_t next = 0;
+  const auto print_empty = [&](int64_t until) {
+    for (; next < until; ++next) fmt::print("  {:<10} nobody\n", fmt::format("stage {}", next));
+  };
+  for (const auto& member : members) {
+    print_empty(std::min(place(member), stages));
+    if (member.has_seat()) next = std::max(next, member.seat().stage() + 1);
+    fmt::print("  {:<10} {:<16} {:<22} {}\n",
+               member.has_seat() ? fmt::format("stage {}", member.seat().stage()) : std::string("waits"), member.peer(),
+               member.address(), member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
+    json.push_back({{"peer", member.peer()},
+                    {"stage", member.has_seat() ? member.seat().stage() : -1},
+                    {"connected", member.connected()}});
+  }
+  print_empty(stages);
+  return json;
+}
+
+nlohmann::ordered_json print_links(const control::RunStatus& status) {
+  auto json = nlohmann::ordered_json::array();
   for (const auto& link : status.links()) {
     std::string facts;
     if (link.has_facts()) {
@@ -167,28 +188,57 @@ void print_status(const std::string& name, bool json) {
                           rate_text(link.facts().up_bits_per_s()), rate_text(link.facts().down_bits_per_s()));
     }
     fmt::print("  stages {} and {}: {}{}\n", link.boundary(), link.boundary() + 1, link.way(), facts);
-    links.push_back({{"boundary", link.boundary()},
-                     {"way", link.way()},
-                     {"round_trip_s", link.facts().round_trip_s()},
-                     {"up_bits_per_s", link.facts().up_bits_per_s()},
-                     {"down_bits_per_s", link.facts().down_bits_per_s()}});
+    json.push_back({{"boundary", link.boundary()},
+                    {"way", link.way()},
+                    {"round_trip_s", link.facts().round_trip_s()},
+                    {"up_bits_per_s", link.facts().up_bits_per_s()},
+                    {"down_bits_per_s", link.facts().down_bits_per_s()}});
   }
+  return json;
+}
+
+}  // namespace
+
+void print_status(const std::string& name, bool json) {
+  const auto run = find_run(name).take();
+  control::RunStatus status;
+  call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
+  const auto summary = summary_of(run);
+  fmt::print("run: {}\n", run.string());
+  fmt::print("{}: step {}/{}, epoch {}; {}\n", status.phase(), status.step(), status.steps(), status.epoch(),
+             status.why());
+  if (status.step() > 0)
+    fmt::print("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
+  if (summary.validation_loss) fmt::print("validation loss {:.4f}\n", *summary.validation_loss);
+  fmt::print("last checkpoint: {}\n",
+             status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
+  const auto members = print_members(status, load_config(run / "config.toml").pipeline.stages);
+  const auto links = print_links(status);
   constexpr int kShownEvents = 8;
   for (int i = std::max(0, status.events_size() - kShownEvents); i < status.events_size(); ++i) {
     const auto& event = status.events(i);
     fmt::print("  {} {}: {}\n", event.time(), event.kind(), event.text());
   }
   if (!json) return;
-  const nlohmann::ordered_json object = {
-      {"phase", status.phase()},   {"step", status.step()}, {"steps", status.steps()},
-      {"epoch", status.epoch()},   {"loss", status.loss()}, {"manifest_step", status.manifest_step()},
-      {"paused", status.paused()}, {"members", members},    {"links", links}};
+  const nlohmann::ordered_json object = {{"phase", status.phase()},
+                                         {"step", status.step()},
+                                         {"steps", status.steps()},
+                                         {"epoch", status.epoch()},
+                                         {"loss", status.loss()},
+                                         {"validation_loss", json_of(summary)["validation_loss"]},
+                                         {"manifest_step", status.manifest_step()},
+                                         {"paused", status.paused()},
+                                         {"members", members},
+                                         {"links", links}};
   fmt::print("{}\n", object.dump());
 }
 
 void pause_run(const std::string& run) { send_control(run, control::ControlRequest::PAUSE); }
 void resume_run(const std::string& run) { send_control(run, control::ControlRequest::RESUME); }
 void kick(const std::string& peer, const std::string& run) { send_control(run, control::ControlRequest::KICK, peer); }
+void unkick(const std::string& peer, const std::string& run) {
+  send_control(run, control::ControlRequest::UNKICK, peer);
+}
 
 void invite(const InviteArguments& arguments) {
   const auto run = find_run(arguments.run).take();

@@ -1,14 +1,38 @@
 #include "run_folders.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <string_view>
+#include <utility>
 
 #include "base/files.h"
 #include "run/run_files.h"
+#include "store/checkpoints.h"
 
 namespace thinpipe {
+namespace {
+
+// When a run began, as text that sorts: its name, if that is a time, else the time of its config.
+std::string begin_of(const std::filesystem::path& run) {
+  const auto name = run.filename().string();
+  constexpr std::string_view kForm = "0000-00-00-00-00-00";
+  const bool is_time = name.size() >= kForm.size() &&
+                       std::equal(kForm.begin(), kForm.end(), name.begin(),
+                                  [](char a, char b) { return a == '-' ? b == '-' : b >= '0' && b <= '9'; });
+  if (is_time) return name;
+  std::error_code code;
+  const auto time = std::filesystem::last_write_time(run / "config.toml", code);
+  if (code) return name;
+  const auto since = std::chrono::file_clock::to_sys(time).time_since_epoch();
+  return fmt::format("{:%Y-%m-%d-%H-%M-%S}",
+                     fmt::gmtime(std::chrono::duration_cast<std::chrono::seconds>(since).count()));
+}
+
+}  // namespace
 
 std::vector<std::filesystem::path> known_runs() {
   std::vector<std::filesystem::path> runs;
@@ -17,8 +41,25 @@ std::vector<std::filesystem::path> known_runs() {
     if (entry.path().filename().string().starts_with(".")) continue;  // one that is still being created
     if (std::filesystem::exists(entry.path() / "config.toml", ignored)) runs.push_back(entry.path());
   }
-  std::sort(runs.begin(), runs.end());
+  std::vector<std::pair<std::string, std::filesystem::path>> by_time;
+  for (auto& run : runs) by_time.emplace_back(begin_of(run), std::move(run));
+  std::sort(by_time.begin(), by_time.end());
+  std::transform(by_time.begin(), by_time.end(), runs.begin(), [](auto& one) { return std::move(one.second); });
   return runs;
+}
+
+bool has_model(const std::filesystem::path& run) {
+  std::error_code ignored;
+  if (std::filesystem::exists(run / "model.safetensors", ignored)) return true;
+  const auto checkpoints = checkpoints_of(run);
+  return checkpoints && !checkpoints.value().empty();
+}
+
+Result<std::filesystem::path> newest_run(bool (*wanted)(const std::filesystem::path&), const std::string& what) {
+  const auto runs = known_runs();
+  const auto found = std::find_if(runs.rbegin(), runs.rend(), wanted);
+  if (found != runs.rend()) return *found;
+  return Error{runs.empty() ? "there are no runs yet; `thinpipe train` starts one" : "no run of this machine " + what};
 }
 
 Result<std::filesystem::path> find_run(const std::string& name) {
@@ -35,6 +76,33 @@ Result<std::filesystem::path> find_run(const std::string& name) {
       fmt::format("there is no run '{}': needs the folder of a run, or a name that `thinpipe runs` lists", name)};
 }
 
+bool can_be_resumed(const std::filesystem::path& run) {
+  const auto outcome = read_outcome(run);
+  std::error_code ignored;
+  return std::filesystem::exists(run / "run.sqlite", ignored) && !(outcome && outcome.value().complete);
+}
+
+Result<std::filesystem::path> find_run_to_resume(const std::string& name) {
+  if (name != kNewest) return find_run(name);
+  return newest_run(can_be_resumed, "can be resumed: those that were started are complete");
+}
+
+Result<std::filesystem::path> folder_for_new_run(const std::string& name, const std::string& folder) {
+  if (name.empty()) return std::filesystem::path(folder);
+  if (!folder.empty()) return Error{"--name and --run-dir both say where the run goes: leave one of them out"};
+  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
+  });
+  if (!plain || name.front() == '.' || name.front() == '-' || name == kNewest) {
+    return Error{
+        fmt::format("--name {}: needs letters, digits, dots, dashes and underscores, with a letter or a digit "
+                    "first; \"{}\" is taken",
+                    name, kNewest)};
+  }
+  return data_dir() / "runs" / name;
+}
+
 std::string state_of(const std::filesystem::path& run) {
   const auto place = read_coordinator_place(run);
   if (place && place.value().pid > 0 && ::kill(static_cast<pid_t>(place.value().pid), 0) == 0) return "running";
@@ -43,6 +111,8 @@ std::string state_of(const std::filesystem::path& run) {
     if (outcome.value().failed) return fmt::format("failed: {}", outcome.value().reason);
     return outcome.value().complete ? "complete" : "stopped";
   }
+  const bool began = std::filesystem::exists(run / "metrics.jsonl", ignored);
+  if (!began && std::filesystem::exists(run / "origin.txt", ignored)) return "imported, not trained yet";
   if (std::filesystem::exists(run / "run.sqlite", ignored)) return "interrupted";
   return std::filesystem::exists(run / "model.safetensors", ignored) ? "complete" : "in process, or ended early";
 }

@@ -40,12 +40,14 @@ void serve(const ServeArguments& arguments) {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const DashboardWish wish{arguments.dashboard, arguments.open};
   check(wish).take();
+  for (const auto& address : arguments.announce) check_address(address).take();
   std::filesystem::path folder;
+  std::optional<NewRunFolder> made;  // until it is served: a start that fails leaves no run behind
   if (!arguments.run.empty()) {
-    if (!arguments.config.empty() || !arguments.run_dir.empty()) {
-      throw UserError("--run uses the run's own config: leave out CONFIG and --run-dir");
+    if (!arguments.config.empty() || !arguments.run_dir.empty() || !arguments.name.empty()) {
+      throw UserError("--run uses the run's own config: leave out CONFIG, --run-dir and --name");
     }
-    folder = find_run(arguments.run).take();
+    folder = find_run_to_resume(arguments.run).take();
     if (!arguments.overrides.empty()) {
       // Checks that the changed run can be served before it is changed.
       const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
@@ -58,7 +60,8 @@ void serve(const ServeArguments& arguments) {
     const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides, defaults)
                                                  : load_config(arguments.config, arguments.overrides, defaults);
     check_boundary(config);
-    folder = create_run_folder(arguments.run_dir, config).take();
+    made.emplace(NewRunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), config).take());
+    folder = made->path();
     bring_table(folder, config, std::filesystem::path(arguments.config).parent_path()).take();
     if (const auto limit = export_limit(config); !limit.empty()) fmt::print("note: {}\n", limit);
     fmt::print("run: {}\n", folder.string());
@@ -69,18 +72,17 @@ void serve(const ServeArguments& arguments) {
   options.listen = arguments.listen;
   options.announce = arguments.announce;
   options.open = !arguments.local;
-  for (const auto& address : arguments.announce) check_address(address).take();
   if (arguments.local && options.listen.empty()) options.listen = {"127.0.0.1"};
   std::optional<DashboardChild> dashboard;
-  if (!arguments.local) {
-    options.on_ready = [&](const std::vector<std::string>& addresses) {
-      fmt::print("serving at {}\nto let machines join: thinpipe invite\n", fmt::join(addresses, ", "));
-      std::fflush(stdout);
-      dashboard.emplace(std::filesystem::read_symlink("/proc/self/exe"), folder, wish);
-      if (const auto text = dashboard->first_news(SystemClock(), kDashboardStart)) fmt::print("{}\n", *text);
-      std::fflush(stdout);
-    };
-  }
+  options.on_ready = [&](const std::vector<std::string>& addresses) {
+    if (made) made->keep();
+    if (arguments.local) return;
+    fmt::print("serving at {}\nto let machines join: thinpipe invite\n", fmt::join(addresses, ", "));
+    std::fflush(stdout);
+    dashboard.emplace(std::filesystem::read_symlink("/proc/self/exe"), folder, wish);
+    if (const auto text = dashboard->first_news(SystemClock(), kDashboardStart)) fmt::print("{}\n", *text);
+    std::fflush(stdout);
+  };
   const auto end = serve_run(options);
   if (end.failed) throw UserError(end.reason);
 }

@@ -20,6 +20,9 @@
 #include "pipeline/run_folder.h"
 #include "pipeline/stage_worker.h"
 #include "pipeline/table_file.h"
+#include "plan/machine.h"
+#include "plan/memory_plan.h"
+#include "plan/preflight.h"
 #include "run/coordinator/serve.h"
 #include "run/run_changes.h"
 #include "run/supervisor.h"
@@ -52,6 +55,14 @@ DashboardWish wish_in(const TrainArguments& arguments) {
   return wish;
 }
 
+// A run that does not fit would be killed by the system again and again, and other programs with it.
+void refuse_if_too_large(const RunConfig& config, bool in_process) {
+  if (config.train.device != "cpu") return;
+  const auto check =
+      check_memory_of_run(memory_of_run(config, config.data.vocab, in_process), available_memory_bytes());
+  if (check.verdict == Verdict::kRefusal) throw UserError(fmt::format("memory: {}; {}", check.text, check.remedy));
+}
+
 std::string model_line(const RunConfig& config) {
   const auto& model = config.model;
   const auto stages = fmt::format("d = {}, {} blocks in {} stage(s)", model.d, model.blocks, config.pipeline.stages);
@@ -77,10 +88,18 @@ void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std:
   std::fflush(stdout);
 }
 
+struct Took {
+  Duration before{};  // at earlier starts of the run
+  Duration now{};
+};
+
 void conclude(const RunConfig& config, const PreparedCorpus& corpus, const std::filesystem::path& folder,
-              int64_t parameters, int64_t steps, Duration took, double validation_loss) {
-  fmt::print("trained {} parameters for {} steps in {}\n", parameters, steps,
-             format_duration(std::chrono::duration_cast<std::chrono::seconds>(took)));
+              int64_t parameters, int64_t steps, const Took& took, double validation_loss) {
+  const auto text = [](Duration time) {
+    return format_duration(std::chrono::duration_cast<std::chrono::seconds>(time));
+  };
+  fmt::print("trained {} parameters for {} steps in {}{}\n", parameters, steps, text(took.before + took.now),
+             took.before > Duration{} ? fmt::format(", {} of it since it was resumed", text(took.now)) : "");
   if (!std::isfinite(validation_loss)) {
     throw UserError(
         fmt::format("the final validation loss is not finite, so the weights in {} are useless; lower optim.lr ({}) or "
@@ -118,7 +137,7 @@ void train_here(const TrainArguments& arguments, const RunConfig& wanted, bool l
   const auto corpus = prepared(wanted, live);
   CorpusBatches batches(corpus, wanted.train);
   require_table(arguments, wanted, corpus.vocab);
-  auto folder = RunFolder::create(arguments.run_dir, wanted).take();
+  auto folder = RunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), wanted).take();
   bring_table(folder.path(), wanted, folder_of_config(arguments)).take();
   const auto config = settle_table(folder.path(), wanted, corpus).take();
   keep_corpus(folder.path(), corpus).take();
@@ -130,7 +149,8 @@ void train_here(const TrainArguments& arguments, const RunConfig& wanted, bool l
     Progress progress({config.train.steps, config.pipeline.stages - 1, config.model.d}, stdout, live, clock);
     result = train_in_process(config, corpus.vocab, batches, folder, progress, clock);
   }
-  conclude(config, corpus, folder.path(), result.parameters, result.steps, clock.now() - start, result.validation_loss);
+  conclude(config, corpus, folder.path(), result.parameters, result.steps, {.now = clock.now() - start},
+           result.validation_loss);
 }
 
 int64_t parameters_in(const std::filesystem::path& model) {
@@ -142,9 +162,10 @@ int64_t parameters_in(const std::filesystem::path& model) {
   return count;
 }
 
-// The exit code.
+// The exit code. The run may have been trained for a while before: that time counts too.
 int train_as_processes(const std::filesystem::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
                        bool live, const DashboardWish& dashboard) {
+  const auto before = trained_time(folder / "timing.jsonl");
   introduce(config, corpus, folder);
   fmt::print("stages: {} process(es), links of {} with {} delay\n", config.pipeline.stages, config.link.rate,
              config.link.delay);
@@ -154,8 +175,8 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
   const auto end = run_locally({program, folder, config, live, stdout, dashboard}, clock);
   if (end.complete) {
-    conclude(config, corpus, folder, parameters_in(folder / "model.safetensors"), end.step, clock.now() - start,
-             end.validation_loss);
+    conclude(config, corpus, folder, parameters_in(folder / "model.safetensors"), end.step,
+             {before, clock.now() - start}, end.validation_loss);
     return 0;
   }
   fmt::print("stopped after step {}; to resume from the checkpoint of step {}: thinpipe train --resume {}\n", end.step,
@@ -167,9 +188,11 @@ int begin(const TrainArguments& arguments, const RunConfig& config, bool live) {
   const auto corpus = prepared(config, live);
   const CorpusBatches checked(corpus, config.train);  // refuses a corpus that is too short before the run begins
   require_table(arguments, config, corpus.vocab);
-  const auto folder = create_run_folder(arguments.run_dir, config).take();
-  bring_table(folder, config, folder_of_config(arguments)).take();
-  return train_as_processes(folder, settle_table(folder, config, corpus).take(), corpus, live, wish_in(arguments));
+  auto folder = NewRunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), config).take();
+  bring_table(folder.path(), config, folder_of_config(arguments)).take();
+  const auto settled = settle_table(folder.path(), config, corpus).take();
+  folder.keep();
+  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments));
 }
 
 // Everything is checked before it is written into the run.
@@ -177,6 +200,7 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
   const auto overrides = overrides_in(arguments);
   const auto wanted = load_resumed_config(folder / "config.toml", overrides);
   device_of(wanted.train);
+  refuse_if_too_large(wanted, false);
   const SystemClock clock;
   const auto corpus = [&] {
     PrepareLine line(stdout, live, clock);
@@ -193,15 +217,17 @@ void train(const TrainArguments& arguments) {
   (void)wish_in(arguments);  // refuses a bad address before anything is prepared
   if (arguments.resume.empty()) {
     const auto config = config_from(arguments);
+    refuse_if_too_large(config, arguments.in_process);
     if (arguments.in_process) return train_here(arguments, config, live);
     throw ExitWith{begin(arguments, config, live)};
   }
-  if (!arguments.config.empty() || !arguments.run_dir.empty() || arguments.in_process) {
+  if (!arguments.config.empty() || !arguments.run_dir.empty() || !arguments.name.empty() || arguments.in_process) {
     throw UserError(
-        "--resume uses the run's own config: leave out CONFIG, --run-dir and --in-process; --set can change how the "
+        "--resume uses the run's own config: leave out CONFIG, --run-dir, --name and --in-process; --set can change "
+        "how the "
         "run is carried out, such as pipeline.stages");
   }
-  const auto folder = find_run(arguments.resume).take();
+  const auto folder = find_run_to_resume(arguments.resume).take();
   const auto outcome = read_outcome(folder);
   if (outcome && outcome.value().complete) throw UserError(fmt::format("{}: this run is complete", folder.string()));
   // A log without a store: it was run in one process, and resuming would overwrite what it left.

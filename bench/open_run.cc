@@ -25,7 +25,7 @@ OpenRun::OpenRun(std::string program, const std::string& name, RunConfig config)
       name_(name),
       config_(std::move(config)),
       folder_(data_dir() / "bench" / fmt::format("{}-{}", name, ::getpid())) {
-  create_run_folder(run().string(), config_).take();
+  NewRunFolder::create(run(), config_).take().keep();
   make_directories(folder_ / "logs").take();
 }
 

@@ -138,7 +138,9 @@ class Bench {
     config.link.rate = format_exactly(line.rate_bits_per_s);
     config.link.delay = fmt::format("{:.0f}us", line.delay_s * 1e6);
     validate(config);
-    const auto folder = create_run_folder(folder_ / fmt::format("{}", runs_++), config).take();
+    auto made = NewRunFolder::create(folder_ / fmt::format("{}", runs_++), config).take();
+    made.keep();
+    const auto& folder = made.path();
     const SystemClock clock;
     const auto end = run_locally({options_.program, folder, config, false, silence_.get()}, clock);
     if (!end.complete) throw UserError("the benchmark was interrupted");

@@ -1,8 +1,10 @@
 #include "base/line.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,11 @@ namespace {
 // A terminal can be rewritten often; a log file should stay readable.
 constexpr Duration kLiveEvery = std::chrono::milliseconds(100);
 constexpr Duration kPlainEvery = std::chrono::seconds(5);
+constexpr size_t kUsualColumns = 80;
+
+// One terminal per process: guards what is on it.
+std::mutex terminal_mutex;
+LiveLine* on_terminal = nullptr;  // the one that was shown last
 
 bool is_control(char character) { return static_cast<unsigned char>(character) < 0x20 || character == 0x7f; }
 
@@ -117,28 +124,77 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   return best;
 }
 
+std::string_view first_columns(std::string_view text, size_t columns) {
+  size_t end = 0;
+  for (; end < text.size(); ++end) {
+    if (is_continuation(byte_at(text, end))) continue;
+    if (columns == 0) break;
+    --columns;
+  }
+  return text.substr(0, end);
+}
+
+LiveLine::~LiveLine() {
+  const std::lock_guard lock(terminal_mutex);
+  if (on_terminal == this) on_terminal = nullptr;
+}
+
 bool LiveLine::is_due() const { return !last_ || clock_.now() - *last_ >= (live_ ? kLiveEvery : kPlainEvery); }
 
+size_t LiveLine::room() const {
+  if (!live_) return std::string::npos;
+  winsize size{};
+  const bool known = ::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  // Some terminals wrap when the last column is written.
+  return known ? size.ws_col - size_t{1} : kUsualColumns - 1;
+}
+
 void LiveLine::show(std::string_view text) {
+  const std::lock_guard lock(terminal_mutex);
   last_ = clock_.now();
-  clear();
-  fmt::print(out_, "{}{}", text, live_ ? "" : "\n");
-  std::fflush(out_);
-  up_ = live_;
+  erase();
+  text_ = first_columns(text, room());
+  draw();
 }
 
 void LiveLine::note(std::string_view text) {
-  clear();
+  const std::lock_guard lock(terminal_mutex);
+  erase();
   fmt::print(out_, "{}\n", text);
   std::fflush(out_);
 }
 
 void LiveLine::clear() {
-  if (std::exchange(up_, false)) fmt::print(out_, "\r\033[K");
+  const std::lock_guard lock(terminal_mutex);
+  erase();
+  std::fflush(out_);
 }
 
 void LiveLine::end() {
+  const std::lock_guard lock(terminal_mutex);
   if (std::exchange(up_, false)) fmt::print(out_, "\n");
+}
+
+void LiveLine::draw() {
+  fmt::print(out_, "{}{}", text_, live_ ? "" : "\n");
+  std::fflush(out_);
+  up_ = live_;
+  on_terminal = up_ ? this : nullptr;
+}
+
+void LiveLine::erase() {
+  if (std::exchange(up_, false)) fmt::print(out_, "\r\033[K");
+}
+
+void above_live_line(const std::function<void()>& print) {
+  const std::lock_guard lock(terminal_mutex);
+  auto* line = on_terminal != nullptr && on_terminal->up_ ? on_terminal : nullptr;
+  if (line != nullptr) {
+    line->erase();
+    std::fflush(line->out_);
+  }
+  print();
+  if (line != nullptr) line->draw();
 }
 
 }  // namespace thinpipe

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,15 +35,24 @@ std::string in_quotes(std::string_view text, size_t most = std::string_view::npo
 // 'modle.d'; did you mean 'model.d'?". Returns "" if no candidate is close enough to be a plausible typo.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
-// A progress line: rewritten in place on a terminal, printed every few seconds elsewhere. For one thread.
+// The first `columns` characters of the text. It must be valid UTF-8; every character counts as one column.
+std::string_view first_columns(std::string_view text, size_t columns);
+
+// A progress line: rewritten in place on a terminal, printed every few seconds elsewhere. On a terminal it is cut to
+// the width, because a line that wraps cannot be rewritten. For one thread.
 class LiveLine {
  public:
   // Writes to `out`; pass `live` if it is a terminal. The clock must outlive this object.
   LiveLine(std::FILE* out, bool live, const Clock& clock) : out_(out), live_(live), clock_(clock) {}
+  ~LiveLine();
+  LiveLine(const LiveLine&) = delete;
+  LiveLine& operator=(const LiveLine&) = delete;
 
   // Whether enough time has passed since the last show(). Callers may ask before they format an expensive text.
   bool is_due() const;
   void show(std::string_view text);
+  // How many columns a text may have to be shown whole; asks the terminal each time.
+  size_t room() const;
   // Prints a permanent line above the live one.
   void note(std::string_view text);
   // clear() removes the live line; end() keeps it and moves to the next line.
@@ -50,11 +60,21 @@ class LiveLine {
   void end();
 
  private:
+  friend void above_live_line(const std::function<void()>& print);
+  // Call these with the terminal's lock held.
+  void draw();
+  void erase();
+
   std::FILE* out_;
   bool live_;
   const Clock& clock_;
   std::optional<TimePoint> last_;
+  std::string text_;
   bool up_ = false;
 };
+
+// Lets any thread print whole lines: removes the live line, if this process shows one, calls `print` and shows it
+// again.
+void above_live_line(const std::function<void()>& print);
 
 }  // namespace thinpipe

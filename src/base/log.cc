@@ -4,12 +4,24 @@
 
 #include <memory>
 
+#include "base/line.h"
 #include "base/result.h"
 
 namespace thinpipe {
+namespace {
+
+// A log line must not be glued to the progress line.
+class AboveLiveLine : public spdlog::sinks::stderr_color_sink_mt {
+ public:
+  void log(const spdlog::details::log_msg& message) override {
+    above_live_line([&] { spdlog::sinks::stderr_color_sink_mt::log(message); });
+  }
+};
+
+}  // namespace
 
 void init_log() {
-  auto logger = std::make_shared<spdlog::logger>("thinpipe", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("thinpipe", std::make_shared<AboveLiveLine>());
   logger->set_pattern("%H:%M:%S.%e %^%l%$ %v");
   spdlog::set_default_logger(std::move(logger));
 }

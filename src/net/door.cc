@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 
 namespace thinpipe {
@@ -56,7 +57,7 @@ int port_of_socket(int descriptor) {
                                        : ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-// A listening socket; -1 on failure.
+// A listening socket; -1 and errno on failure.
 int listen_at(const addrinfo& where) {
   const int socket = ::socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (socket < 0) return -1;
@@ -65,18 +66,33 @@ int listen_at(const addrinfo& where) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (where.ai_family == AF_INET6) ::setsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   if (::bind(socket, where.ai_addr, where.ai_addrlen) == 0 && ::listen(socket, kBacklog) == 0) return socket;
+  const int fault = errno;
   ::close(socket);
+  errno = fault;
   return -1;
 }
 
-// Listens at every address of the place and fills in its port. Empty on failure.
-std::vector<int> listen_at(HostPort& place) {
+std::string why_not_listening(int fault, const HostPort& place) {
+  if (fault == EADDRINUSE) {
+    return fmt::format("port {} is in use by another program; stop that one, or choose another port with --listen",
+                       place.port);
+  }
+  if (fault == EADDRNOTAVAIL) return fmt::format("{} is not an address of this machine", place.host);
+  if (fault == EACCES) return fmt::format("this user may not listen on port {}; take one above 1023", place.port);
+  return std::strerror(fault);
+}
+
+// Listens at every address of the place and fills in its port.
+Result<std::vector<int>> listen_at(HostPort& place) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   std::vector<int> sockets;
+  int fault = 0;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &found) != 0) return sockets;
+  if (::getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &found) != 0) {
+    return Error{fmt::format("{} is neither an address nor a host name that this machine knows", place.host)};
+  }
   for (const auto* one = found; one != nullptr; one = one->ai_next) {
     // A name with several addresses has the same port everywhere.
     if (!sockets.empty() && one->ai_family == AF_INET6) {
@@ -85,11 +101,15 @@ std::vector<int> listen_at(HostPort& place) {
       reinterpret_cast<sockaddr_in*>(one->ai_addr)->sin_port = htons(static_cast<uint16_t>(place.port));
     }
     const int socket = listen_at(*one);
-    if (socket < 0) continue;
+    if (socket < 0) {
+      fault = errno;
+      continue;
+    }
     place.port = port_of_socket(socket);
     sockets.push_back(socket);
   }
   ::freeaddrinfo(found);
+  if (sockets.empty()) return Error{why_not_listening(fault, place)};
   return sockets;
 }
 
@@ -194,12 +214,14 @@ Door::Door(std::vector<HostPort>& places, const DoorLimits& limits) : book_(limi
   wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   for (auto& place : places) {
     const auto sockets = listen_at(place);
-    listeners_.insert(listeners_.end(), sockets.begin(), sockets.end());
-    if (!sockets.empty()) continue;
+    if (sockets) {
+      listeners_.insert(listeners_.end(), sockets.value().begin(), sockets.value().end());
+      continue;
+    }
     for (const int one : listeners_) ::close(one);
     ::close(wake_);
-    throw UserError(fmt::format("cannot listen on {}: not an address of this machine, or the port is in use",
-                                place.port == 0 ? place.host : to_string(place)));
+    throw UserError(fmt::format("cannot listen on {}: {}", place.port == 0 ? place.host : to_string(place),
+                                sockets.error().message));
   }
 }
 

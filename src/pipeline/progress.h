@@ -1,8 +1,10 @@
-// The progress line of a run: rewritten in place on a terminal, printed every few seconds elsewhere.
+// The progress line of a run: rewritten in place on a terminal, printed every few seconds elsewhere. Speed and time
+// left are those of the last steps.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <string>
 
 #include "base/clock.h"
@@ -37,15 +39,24 @@ class Progress {
   // Prints a permanent line above the live one.
   void note(const std::string& line) { out_.note(line); }
 
-  // The line for this report: step, loss, tokens/s, bytes per token and cut (both ways), time left. Public for tests.
-  std::string line(const StepReport& report) const;
+  // Replaces the step line until the next step, for instance while nothing is heard of the run.
+  void wait(const std::string& line);
 
  private:
+  // Step, loss, tokens/s, bytes per token and cut (both ways), use of the link, time left. `detail` counts the parts
+  // that may be left out where there is too little room.
+  std::string line(const StepReport& report, int detail) const;
+  void note_speed(const StepReport& report);
+  // The median of the last steps, so that neither a pause nor a wait for somebody counts for long. 0: unknown.
+  double seconds_per_token() const;
+
   ProgressPlan plan_;
   const Clock& clock_;
   LiveLine out_;
-  TimePoint start_;
-  int64_t tokens_ = 0;
+  TimePoint last_;
+  int64_t last_step_;
+  int64_t tokens_per_step_ = 0;
+  std::deque<double> recent_;  // seconds per token
 };
 
 }  // namespace thinpipe

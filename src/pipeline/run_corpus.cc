@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/files.h"
-#include "base/log.h"
 #include "base/result.h"
 #include "text/prepared.h"
 
@@ -28,12 +27,6 @@ std::optional<std::string> kept_id(const fs::path& run_folder) {
   return text.value().substr(0, kIdLength);
 }
 
-bool source_is_there(const DataConfig& data) {
-  std::error_code ignored;
-  const auto there = [&](const std::string& path) { return fs::exists(path, ignored); };
-  return (data.corpus == "kjv" || there(data.corpus)) && (data.tokenizer.empty() || there(data.tokenizer));
-}
-
 bool is_the_runs(const fs::path& run_folder, const PreparedCorpus& corpus) {
   if (const auto id = kept_id(run_folder)) return *id == corpus.id;
   const auto kept = read_file(run_folder / "tokenizer.model");
@@ -51,18 +44,15 @@ Status keep_corpus(const fs::path& run_folder, const PreparedCorpus& corpus) {
 
 PreparedCorpus corpus_of_run(const fs::path& run_folder, const DataConfig& data, const fs::path& cache_root,
                              const PrepareProgress& progress) {
-  if (const auto id = kept_id(run_folder); id && !source_is_there(data)) {
-    if (auto corpus = prepared_with_id(*id, cache_root)) {
-      log_info("data.corpus = \"{}\" was not found; using the prepared corpus in {}", data.corpus,
-               corpus->folder.string());
-      return std::move(*corpus);
-    }
+  // The id says which tokens the run is trained on; the source may have moved or grown since.
+  if (const auto id = kept_id(run_folder)) {
+    if (auto corpus = prepared_with_id(*id, cache_root)) return std::move(*corpus);
   }
   auto corpus = prepare_corpus(data, cache_root, progress);
   if (!is_the_runs(run_folder, corpus)) {
     throw UserError(
-        fmt::format("data.corpus = \"{}\": is not the text that this run started with; restore it, or "
-                    "give a text where the command takes one",
+        fmt::format("data.corpus = \"{}\": is not the text that this run started with, and the prepared copy of that "
+                    "one is gone; restore the text, or give another where the command takes one",
                     data.corpus));
   }
   return corpus;

@@ -13,8 +13,8 @@ namespace thinpipe {
 // Saves tokenizer.model, so that the model can be used without the corpus, and corpus_id. Keeps existing files.
 Status keep_corpus(const std::filesystem::path& run_folder, const PreparedCorpus& corpus);
 
-// Prepares the corpus from its source. If the source cannot be found (another machine or working directory), uses the
-// copy under cache_root/prepared/ with the run's corpus id. Throws UserError, also if the source has changed.
+// The copy under cache_root/prepared/ with the run's corpus id, whatever has become of the source. Without such a copy,
+// prepares the corpus from its source; throws UserError if that is not the text that the run started with.
 PreparedCorpus corpus_of_run(const std::filesystem::path& run_folder, const DataConfig& data,
                              const std::filesystem::path& cache_root, const PrepareProgress& progress = {});
 

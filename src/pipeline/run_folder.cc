@@ -8,13 +8,19 @@
 #include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
 #include "base/files.h"
+#include "base/line.h"
 #include "config/config_file.h"
 
 namespace thinpipe {
 namespace {
+
+const std::set<std::string> kRunFiles{"config.toml", "metrics.jsonl", "model.safetensors", "run.sqlite"};
+// What a run may begin with: require_table() finds a token table here, keep_corpus() leaves the others as they are.
+const std::set<std::string> kFirstFiles{"tables", "tokenizer.model", "corpus_id"};
 
 // runs/2026-01-31-17-05-09, with -2, -3... if several start in the same second. Creating the folder claims the name.
 Result<std::filesystem::path> claim_new_folder() {
@@ -75,48 +81,72 @@ Status LineLog::append_text(const std::string& line) {
 
 std::string new_run_name() { return fmt::format("{:%Y-%m-%d-%H-%M-%S}", fmt::gmtime(std::time(nullptr))); }
 
-Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config) {
+Result<NewRunFolder> NewRunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
   std::error_code ignored;
   const bool was_there = !path.empty() && std::filesystem::exists(path, ignored);
   if (!path.empty()) TRY(make_directories(path));
-  const auto folder = TRY(path.empty() ? claim_new_folder() : Result(path));
-  for (const char* name : {"config.toml", "metrics.jsonl", "model.safetensors", "run.sqlite"}) {
-    if (std::filesystem::exists(folder / name, ignored)) {
-      return Error{fmt::format("{} already holds a run ({}); give another folder", folder.string(), name)};
+  auto folder = TRY(path.empty() ? claim_new_folder() : Result(path));
+  std::set<std::filesystem::path> before;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const auto name = entry.path().filename();
+    if (kRunFiles.contains(name.string())) {
+      return Error{fmt::format("{} already holds a run ({}); give another folder", folder.string(), name.string())};
     }
+    if (!kFirstFiles.contains(name.string())) {
+      return Error{fmt::format("{} is not empty: it holds {}; give a new folder, or an empty one", folder.string(),
+                               in_quotes(name.string(), 60))};
+    }
+    before.insert(entry.path());
   }
-  if (auto written = write_file_atomically(folder / "config.toml", to_toml(config)); !written) {
-    if (!was_there) std::filesystem::remove(folder, ignored);
-    return written.error();
+  NewRunFolder made(std::move(folder), std::move(before), was_there);
+  TRY(write_file_atomically(made.path() / "config.toml", to_toml(config)));
+  return made;
+}
+
+NewRunFolder::NewRunFolder(NewRunFolder&& other) noexcept
+    : path_(std::move(other.path_)),
+      before_(std::move(other.before_)),
+      was_there_(other.was_there_),
+      kept_(std::exchange(other.kept_, true)) {}
+
+NewRunFolder::~NewRunFolder() {
+  if (kept_) return;
+  std::error_code ignored;
+  if (!was_there_) {
+    std::filesystem::remove_all(path_, ignored);
+    return;
   }
-  return folder;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored)) {
+    if (!before_.contains(entry.path())) std::filesystem::remove_all(entry.path(), ignored);
+  }
 }
 
 RunFolder::~RunFolder() {
-  if (metrics_ && !metrics_->empty()) return;
-  std::error_code ignored;
-  for (auto path = made_.rbegin(); path != made_.rend(); ++path) std::filesystem::remove_all(*path, ignored);
+  if (metrics_ && !metrics_->empty()) folder_.keep();
 }
 
 Result<RunFolder> RunFolder::create(const std::filesystem::path& path, const RunConfig& config) {
-  std::error_code ignored;
-  const auto there = [&](const char* name) { return !path.empty() && std::filesystem::exists(path / name, ignored); };
-  const bool new_folder = !there(""), new_tokenizer = !there("tokenizer.model"), new_id = !there("corpus_id"),
-             new_tables = !there("tables");
-  RunFolder run;
-  run.path_ = TRY(create_run_folder(path, config));
-  if (new_folder) run.made_.push_back(run.path_);
-  run.made_.push_back(run.path_ / "config.toml");
-  if (new_tokenizer) run.made_.push_back(run.path_ / "tokenizer.model");  // made later by keep_corpus
-  if (new_id) run.made_.push_back(run.path_ / "corpus_id");
-  if (new_tables) run.made_.push_back(run.path_ / "tables");  // made later by settle_table
+  RunFolder run(TRY(NewRunFolder::create(path, config)));
   for (auto* log : {&run.metrics_, &run.timing_}) {
-    const auto file = run.path_ / (log == &run.metrics_ ? "metrics.jsonl" : "timing.jsonl");
-    auto created = TRY(LineLog::create(file));
+    auto created = TRY(LineLog::create(run.path() / (log == &run.metrics_ ? "metrics.jsonl" : "timing.jsonl")));
     log->emplace(std::move(created));
-    run.made_.push_back(file);
   }
   return run;
+}
+
+// Every start of the run counts its seconds from 0.
+Duration trained_time(const std::filesystem::path& timing_file) {
+  const auto text = read_file(timing_file);
+  double total_s = 0, last_s = 0;
+  std::istringstream lines(text ? text.value() : "");
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("seconds") || !json["seconds"].is_number()) continue;
+    const auto here_s = json["seconds"].get<double>();
+    if (here_s < last_s) total_s += last_s;
+    last_s = here_s;
+  }
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(total_s + last_s));
 }
 
 }  // namespace thinpipe

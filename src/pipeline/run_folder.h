@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
-#include <vector>
+#include <utility>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "config/run_config.h"
 
@@ -40,31 +42,52 @@ class LineLog {
 // The name of a run without a given name: the time, as in 2026-01-31-17-05-09.
 std::string new_run_name();
 
-// Creates only the folder and its config.toml, for RunFolder and for a coordinator. `path` must not hold a run yet;
-// empty: a new folder under data_dir()/runs, named after the time.
-Result<std::filesystem::path> create_run_folder(const std::filesystem::path& path, const RunConfig& config);
+// The folder of a new run, with its config.toml. Unless keep() is called, the destructor removes all that was put into
+// it, and the folder if it was new: a start that was refused must not be in the way of the next one, nor count as the
+// newest run.
+class NewRunFolder {
+ public:
+  // `path` must be empty but for files that a run may begin with (a token table, a tokenizer). If it is "", makes a new
+  // folder under data_dir()/runs, named after the time.
+  static Result<NewRunFolder> create(const std::filesystem::path& path, const RunConfig& config);
+  ~NewRunFolder();
+  NewRunFolder(NewRunFolder&& other) noexcept;
+  NewRunFolder& operator=(NewRunFolder&&) = delete;
 
-// The folder of a run in one process. A run that ends before its first line of metrics would only be in the way of the
-// next attempt, so the destructor then removes what create(), keep_corpus() and settle_table() have made, and the
-// folder if it was new.
+  const std::filesystem::path& path() const { return path_; }
+  void keep() { kept_ = true; }
+
+ private:
+  NewRunFolder(std::filesystem::path path, std::set<std::filesystem::path> before, bool was_there)
+      : path_(std::move(path)), before_(std::move(before)), was_there_(was_there) {}
+
+  std::filesystem::path path_;
+  std::set<std::filesystem::path> before_;  // what was in it
+  bool was_there_;
+  bool kept_ = false;
+};
+
+// The folder of a run in one process. It stays if the run ends after its first line of metrics.
 class RunFolder {
  public:
-  // create_run_folder, and the two logs.
+  // A new folder, and the two logs.
   static Result<RunFolder> create(const std::filesystem::path& path, const RunConfig& config);
   ~RunFolder();
   RunFolder(RunFolder&&) noexcept = default;
   RunFolder& operator=(RunFolder&&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
   LineLog& metrics() { return *metrics_; }
   LineLog& timing() { return *timing_; }
 
  private:
-  RunFolder() = default;
+  explicit RunFolder(NewRunFolder folder) : folder_(std::move(folder)) {}
 
-  std::filesystem::path path_;
+  NewRunFolder folder_;
   std::optional<LineLog> metrics_, timing_;
-  std::vector<std::filesystem::path> made_;  // a folder comes before its contents
 };
+
+// How long the steps in this timing.jsonl took, over all starts of the run. 0 if there is none.
+Duration trained_time(const std::filesystem::path& timing_file);
 
 }  // namespace thinpipe

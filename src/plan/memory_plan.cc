@@ -211,6 +211,16 @@ MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage) {
   return memory_plan(config, vocab, stage, blocks_of_stage(config, stage));
 }
 
+uint64_t memory_of_run(const RunConfig& config, int64_t vocab, bool in_one_process) {
+  uint64_t sum = 0, base = 0;
+  for (int64_t stage = 0; stage < config.pipeline.stages; ++stage) {
+    const auto plan = memory_plan(config, vocab, stage);
+    base = plan.base;
+    sum += plan.total() - (in_one_process ? base : 0);
+  }
+  return sum + base;  // the coordinator holds no tensors: it is as large as the program
+}
+
 MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, BlockRange blocks) {
   const Sizes s(config, vocab);
   MemoryPlan plan;

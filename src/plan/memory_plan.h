@@ -34,6 +34,9 @@ MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage);
 // The same if that stage had these blocks instead of those of the cuts.
 MemoryPlan memory_plan(const RunConfig& config, int64_t vocab, int64_t stage, BlockRange blocks);
 
+// All stages and the coordinator on one machine. In one process, the program itself counts once.
+uint64_t memory_of_run(const RunConfig& config, int64_t vocab, bool in_one_process);
+
 // Numbers that the stage keeps per microbatch from its forward to its backward pass.
 double kept_per_microbatch(const RunConfig& config, int64_t vocab, BlockRange blocks);
 

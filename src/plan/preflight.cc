@@ -21,7 +21,14 @@ std::string seconds_text(double seconds) {
   return seconds >= 0.1 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} ms", seconds * 1000);
 }
 
-std::string rate_text(double bits_per_s) { return fmt::format("{:.3g} Mbit/s", bits_per_s / 1e6); }
+std::string rate_text(double bits_per_s) {
+  if (bits_per_s >= 1e9) return fmt::format("{:.1f} Gbit/s", bits_per_s / 1e9);
+  if (bits_per_s >= 10e6) return fmt::format("{:.0f} Mbit/s", bits_per_s / 1e6);
+  return fmt::format("{:.2g} Mbit/s", bits_per_s / 1e6);
+}
+
+// The coordinator uses the same rule when it assigns stages.
+uint64_t usable(uint64_t available) { return static_cast<uint64_t>(kMemoryShare * static_cast<double>(available)); }
 
 Check check_protocol(uint32_t here, uint32_t there) {
   if (here == there) return {"protocol", Verdict::kOk, fmt::format("{} on both sides", here), ""};
@@ -54,16 +61,15 @@ Check check_clock(double offset_s, double uncertainty_s) {
 }
 
 Check check_memory(const PreflightFacts& facts) {
-  // The coordinator uses the same rule when it assigns stages.
-  const auto usable = static_cast<uint64_t>(kMemoryShare * static_cast<double>(facts.memory_available));
+  const uint64_t most = usable(facts.memory_available);
   const auto text = fmt::format("{} needs up to {}; this machine may use {} of its {}",
                                 facts.stage ? fmt::format("stage {}", *facts.stage) : "a stage",
-                                mib(facts.memory_needed), mib(usable), mib(facts.memory_available));
-  if (facts.memory_needed <= usable) return {"memory", Verdict::kOk, text, ""};
+                                mib(facts.memory_needed), mib(most), mib(facts.memory_available));
+  if (facts.memory_needed <= most) return {"memory", Verdict::kOk, text, ""};
   return {"memory", Verdict::kRefusal, text,
           fmt::format("{} too little: close other programs, or ask the organiser to lower train.microbatch, "
                       "raise pipeline.stages or give this machine fewer blocks (pipeline.cuts)",
-                      mib(facts.memory_needed - usable))};
+                      mib(facts.memory_needed - most))};
 }
 
 Check check_disk(uint64_t needed, uint64_t free) {
@@ -137,6 +143,16 @@ std::vector<Check> preflight(const PreflightFacts& facts) {
   }
   if (run) checks.push_back(check_download(run->download_bytes, run->down_bits_per_s));
   return checks;
+}
+
+Check check_memory_of_run(uint64_t needed, uint64_t available) {
+  const uint64_t most = usable(available);
+  const auto text = fmt::format("this run needs up to {}; this machine may use {} of the {} that are available",
+                                mib(needed), mib(most), mib(available));
+  if (available == 0 || needed <= most) return {"memory", Verdict::kOk, text, ""};
+  return {"memory", Verdict::kRefusal, text,
+          "lower model.d, model.blocks, train.microbatch or train.seq_len, set train.recompute = \"block\", or divide "
+          "it among several machines (`thinpipe serve`)"};
 }
 
 Verdict verdict(const std::vector<Check>& checks) {

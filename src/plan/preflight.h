@@ -14,7 +14,7 @@ struct PreflightRun {
   uint32_t protocol = 0;
   std::string build;
   std::optional<std::string> seed_numbers_fault;  // "": the seed gives the same numbers here; none: nothing to compare
-  uint64_t download_bytes = 0;  // the stage's checkpoint
+  uint64_t download_bytes = 0;                    // the stage's checkpoint
   double round_trip_s = 0;
   double clock_offset_s = 0;  // this machine's clock minus the coordinator's, uncertain by half the round trip
   double up_bits_per_s = 0, down_bits_per_s = 0;  // 0: unknown
@@ -45,6 +45,9 @@ struct Check {
 // the seed, and too little memory or disk. Warns about another build, a clock that is certainly more than 5 minutes
 // off, a step that takes more than 3 times as long as the others', and links that are slower than the computation.
 std::vector<Check> preflight(const PreflightFacts& facts);
+
+// Can this machine hold a whole run, of which it needs that much memory? available 0: unknown, which is not refused.
+Check check_memory_of_run(uint64_t needed, uint64_t available);
 
 // The worst verdict; kOk for no checks.
 Verdict verdict(const std::vector<Check>& checks);

@@ -162,6 +162,9 @@ class Supervisor {
     }
     for (const auto& text : events_.of(status)) note(text);
     const auto& train = run_.config.train;
+    // Only an epoch that has formed shows that the workers can live.
+    formed_ = status.phase() != "gathering" && status.phase() != "forming";
+    if (formed_) early_deaths_ = 0;
     if (status.step() != shown_step_) {
       const int64_t steps = std::max<int64_t>(0, status.step() - shown_step_);
       for (auto* part : parts()) part->restarts = 0;
@@ -190,22 +193,32 @@ class Supervisor {
     }
   }
 
-  // Returns whether the process has ended well. Restarts it if a signal has ended it. An exit code other than 0 is a
-  // failure that would come again.
+  // Returns whether the process has ended well. Restarts it if a signal has ended it, unless the run is to stop. An
+  // exit code other than 0 is a failure that would come again.
   bool tend(Part& part) {
     const auto end = part.process->poll();
     if (!end) return false;
     if (end->exit_code == 0) return true;
     if (end->signal == 0) fail_with(part, *end);
+    // The coordinator notices that a stage is gone and stops at the last checkpoint.
+    if (stop_asked_ && !part.peer.empty()) return false;
     start_again(part, *end);
     return false;
   }
 
   void start_again(Part& part, const ChildEnd& end) {
+    const bool is_worker = !part.peer.empty();
+    if (is_worker && !formed_ && ++early_deaths_ > run_.config.cluster.max_failures) {
+      throw UserError(fmt::format("signal {} ({}) ended workers {} times before all stages were connected{}; see {}",
+                                  end.signal, ::strsignal(end.signal), early_deaths_,
+                                  end.signal == SIGKILL ? ": did the machine run out of memory?" : "",
+                                  part.log.string()));
+    }
     if (++part.restarts > kMostRestarts) {
       throw UserError(fmt::format("signal {} ({}) ended {} {} times without a step in between; see {}", end.signal,
                                   ::strsignal(end.signal), part.name, part.restarts, part.log.string()));
     }
+    if (!is_worker) stop_told_ = false;  // a new coordinator does not know of a stop that was asked for
     note(fmt::format("{} was ended by signal {} ({}); starting it again", part.name, end.signal,
                      ::strsignal(end.signal)));
     start(part);
@@ -265,6 +278,8 @@ class Supervisor {
   EventNotes events_;
   int64_t shown_step_ = 0;
   int64_t manifest_step_ = -1;
+  bool formed_ = false;   // when the coordinator was last asked
+  int early_deaths_ = 0;  // of workers, since an epoch has formed
   bool stop_asked_ = false;
   bool stop_told_ = false;
 };

@@ -35,8 +35,6 @@ constexpr int kPreparationVersion = 1;
 constexpr unsigned kMaxThreads = 8;
 constexpr uint64_t kBatchBytesPerThread = 1 << 20;
 
-constexpr Duration kLiveEvery = std::chrono::milliseconds(100);
-constexpr Duration kPlainEvery = std::chrono::seconds(5);
 constexpr Duration kLeastMeasured = std::chrono::milliseconds(500);  // a rate over less time means nothing
 
 void report(const PrepareProgress& progress, std::string_view phase, uint64_t done_bytes, uint64_t total_bytes) {
@@ -249,12 +247,6 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
   return open_prepared(target).take();
 }
 
-PrepareLine::~PrepareLine() {
-  if (!up_) return;
-  fmt::print(out_, "\r\033[K");
-  std::fflush(out_);
-}
-
 std::string PrepareLine::line(uint64_t done_bytes, uint64_t total_bytes) const {
   std::string text = phase_;
   const auto megabytes = [](uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
@@ -275,23 +267,15 @@ std::string PrepareLine::line(uint64_t done_bytes, uint64_t total_bytes) const {
 }
 
 void PrepareLine::operator()(std::string_view phase, uint64_t done_bytes, uint64_t total_bytes) {
-  const TimePoint now = clock_.now();
   const bool begins = phase != phase_;
   if (begins) {
     phase_ = phase;
     first_bytes_ = done_bytes;
-    phase_start_ = now;
-  } else if (now - last_print_ < (live_ ? kLiveEvery : kPlainEvery)) {
+    phase_start_ = clock_.now();
+  } else if (!out_.is_due()) {
     return;
   }
-  last_print_ = now;
-  if (live_) {
-    fmt::print(out_, "\r\033[Kdata: {}", line(done_bytes, total_bytes));
-    up_ = true;
-  } else {
-    fmt::print(out_, "data: {}\n", begins ? phase_ : line(done_bytes, total_bytes));
-  }
-  std::fflush(out_);
+  out_.show("data: " + (begins && !live_ ? phase_ : line(done_bytes, total_bytes)));
 }
 
 }  // namespace thinpipe

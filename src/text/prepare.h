@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/line.h"
 #include "config/run_config.h"
 #include "text/prepared.h"
 
@@ -36,8 +37,8 @@ std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress
 class PrepareLine {
  public:
   // Writes to `out`; pass `live` if it is a terminal. The clock must outlive this object.
-  PrepareLine(std::FILE* out, bool live, const Clock& clock) : out_(out), live_(live), clock_(clock) {}
-  ~PrepareLine();
+  PrepareLine(std::FILE* out, bool live, const Clock& clock) : out_(out, live, clock), live_(live), clock_(clock) {}
+  ~PrepareLine() { out_.clear(); }
   PrepareLine(const PrepareLine&) = delete;
   PrepareLine& operator=(const PrepareLine&) = delete;
 
@@ -47,14 +48,12 @@ class PrepareLine {
   // The known parts of "tokenizing 120.0 of 1000.0 MB, 9.5 MB/s, 1m32s left".
   std::string line(uint64_t done_bytes, uint64_t total_bytes) const;
 
-  std::FILE* out_;
+  LiveLine out_;
   bool live_;
   const Clock& clock_;
   std::string phase_;
   uint64_t first_bytes_ = 0;  // at the phase's first report
   TimePoint phase_start_;
-  TimePoint last_print_;
-  bool up_ = false;
 };
 
 }  // namespace thinpipe

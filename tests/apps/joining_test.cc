@@ -293,6 +293,36 @@ TEST_F(Joining, LeavingOrKickedMachines_DoNotChangeTheResult) {
   test::expect_same_result(run, expected);
 }
 
+TEST_F(Joining, CoordinatorThatDies_IsNoticedAndCtrlCLeaves) {
+  const auto run = program_ / "run";
+  const Arguments settings{kTwoStages, "train.steps=100000", kSlowLinks};
+  auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, settings), "");
+  const auto text = invite(run, "", {"--uses", "2"});
+  const Arguments local{"--listen", "127.0.0.1"};
+  auto upper = join("zoe", text, "", local);
+  wait_until_in(*serving, "zoe");
+  // One stage has nobody yet, and the list is in the order of the stages.
+  const auto waiting = program_.run({"status", run.string()}).out;
+  EXPECT_LT(waiting.find("stage 0    zoe-"), waiting.find("stage 1    nobody")) << waiting;
+  EXPECT_NE(waiting.find("stage 1    nobody"), std::string::npos) << waiting;
+  auto lower = join("ann", text, "", local);
+  ASSERT_TRUE(serving->wait_until("some steps are done", [&] { return test::metrics_lines(run) >= 3; }));
+  const auto status = program_.run({"status", run.string()}).out;
+  EXPECT_LT(status.find("stage 0    zoe-"), status.find("stage 1    ann-")) << status;
+  EXPECT_EQ(serving->err().find("refused"), std::string::npos)
+      << "an ordinary join is no event of that kind: " << serving->err();
+  EXPECT_TRUE(upper->wait_for_output("a subspace model, d = 32, 4 blocks in 2 stage(s); 100000 steps"));
+  serving->signal(SIGKILL);
+  serving->wait();
+  EXPECT_TRUE(upper->wait_for_output("the coordinator has not answered for "));
+  upper->signal(SIGINT);
+  expect_ends_well(*upper);
+  // Who comes back is told the same as at first.
+  serving = serve({"serve", "--run", run.string()}, "");
+  upper = join("zoe", text, "", local);
+  EXPECT_TRUE(upper->wait_for_output("a subspace model, d = 32, 4 blocks in 2 stage(s); 100000 steps"));
+}
+
 TEST_F(Joining, RefusesInvalidInvites) {
   const auto run = program_ / "run";
   auto serving =

@@ -47,6 +47,8 @@ struct Outcome {
 
 struct RunOptions {
   bool terminal = false;                 // standard output is a pseudo-terminal, else a pipe
+  uint16_t columns = 0;                  // of the terminal; 0: it does not say
+  bool typed = false;                    // the terminal is standard input too: RunningProgram::type()
   rlim_t address_space = RLIM_INFINITY;  // bytes of memory it may map
   std::string network = "";              // network namespace; default: this one
   std::string program = THINPIPE_PROGRAM;
@@ -63,11 +65,13 @@ struct Channel {
     TP_CHECK(::pipe2(ends.data(), O_CLOEXEC) == 0, "pipe2: {}", std::strerror(errno));
     return {ends[0], ends[1]};
   }
-  static Channel terminal() {
+  static Channel terminal(uint16_t columns, bool typed) {
     Channel channel;
     termios raw{};
-    ::cfmakeraw(&raw);  // else the terminal itself would write \r before every \n
-    TP_CHECK(::openpty(&channel.read_end, &channel.write_end, nullptr, &raw, nullptr) == 0, "openpty: {}",
+    ::cfmakeraw(&raw);                        // else the terminal itself would write \r before every \n
+    if (typed) raw.c_lflag |= ECHO | ICANON;  // libedit edits no line of a terminal that does not echo
+    const winsize size{.ws_row = static_cast<unsigned short>(columns == 0 ? 0 : 24), .ws_col = columns};
+    TP_CHECK(::openpty(&channel.read_end, &channel.write_end, nullptr, &raw, &size) == 0, "openpty: {}",
              std::strerror(errno));
     return channel;
   }
@@ -137,7 +141,8 @@ class Program {
 
   // Starts it and does not wait.
   Launched launch(const Arguments& arguments, const RunOptions& options = {}) const {
-    Launched launched{-1, -1, options.terminal ? Channel::terminal() : Channel::pipe(), Channel::pipe()};
+    Launched launched{-1, -1, options.terminal ? Channel::terminal(options.columns, options.typed) : Channel::pipe(),
+                      Channel::pipe()};
     const int network =
         options.network.empty() ? -1 : ::open(("/run/netns/" + options.network).c_str(), O_RDONLY | O_CLOEXEC);
     TP_CHECK(options.network.empty() || network >= 0, "no network namespace {}", options.network);
@@ -184,7 +189,8 @@ class Program {
     const rlimit memory{options.address_space, options.address_space};
     if (network >= 0 && ::setns(network, CLONE_NEWNET) != 0) ::_exit(98);
     if (::chdir(folder_.c_str()) == 0 && ::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0 &&
-        ::dup2(::open(options.input.c_str(), O_RDONLY), STDIN_FILENO) >= 0 && ::setrlimit(RLIMIT_AS, &memory) == 0) {
+        ::dup2(options.typed ? out : ::open(options.input.c_str(), O_RDONLY), STDIN_FILENO) >= 0 &&
+        ::setrlimit(RLIMIT_AS, &memory) == 0) {
       ::execv(options.program.c_str(), argv);
     }
     ::_exit(99);

@@ -1,5 +1,5 @@
-// A run and the text it began with: found when the source has moved, refused when it has changed, not needed to use the
-// trained model.
+// A run and the text it began with: found when the source has moved or changed, refused when it has changed and no copy
+// is left, not needed to use the trained model.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -69,7 +69,10 @@ TEST_F(RunCorpus, SourceMoved_CorpusIsStillFound) {
 TEST_F(RunCorpus, IsNotReplacedByAnotherTextOfTheSameName) {
   in_process("one");
   by_processes("two");
+  const auto one = loss_of("one");
   write_file(program_ / "corpus.txt", test::english(400, 99));
+  EXPECT_EQ(loss_of("one"), one);
+  fs::remove_all(program_.data() / "prepared");
   expect_refused(program_, {"eval", "one"}, {"corpus.txt", "is not the text that this run started with"});
   expect_refused(program_, {"eval", "two"}, {"corpus.txt", "is not the text that this run started with"});
   // Older runs have no id; the tokenizer decides.
@@ -91,10 +94,11 @@ TEST_F(RunCorpus, SourceMoved_RunCanBeResumed) {
   EXPECT_NE(must({"train", "--resume", "run"}).find("validation loss"), std::string::npos);
 }
 
-TEST_F(RunCorpus, SourceChanged_ResumeIsRefusedAndLeavesTheRunUnchanged) {
+TEST_F(RunCorpus, SourceChangedAndNoCopyLeft_ResumeIsRefusedAndLeavesTheRunUnchanged) {
   imported("run");
   const auto config = read_file(program_ / "run" / "config.toml").take();
   write_file(program_ / "corpus.txt", test::english(400, 99));
+  fs::remove_all(program_.data() / "prepared");
   for (const Arguments& command : {Arguments{"train", "--resume", "run"}, Arguments{"serve", "--run", "run"}}) {
     auto arguments = command;
     arguments.insert(arguments.end(), {"--set", "pipeline.stages=1"});

@@ -80,6 +80,10 @@ class RunningProgram {
   const std::string& err() const { return outcome_.err; }
   bool running() const { return !ended_; }
   pid_t pid() const { return launched_.pid; }
+  // On its terminal, if it was started with `typed`.
+  void type(const std::string& keys) const {
+    TP_CHECK(::write(launched_.out.read_end, keys.data(), keys.size()) == std::ssize(keys), "cannot type");
+  }
   void signal(int number) const {
     if (!reaped_) ::kill(launched_.pid, number);
   }

@@ -87,6 +87,27 @@ TEST(LiveLine, IsRewrittenOnATerminalAndPrintedElsewhere) {
   EXPECT_EQ(printed(false, use), "one\ntwo\nnews\nthree\nfour\n");
 }
 
+TEST(LiveLine, OnATerminal_IsCutToItsWidth) {
+  const auto use = [](LiveLine& line, ManualClock&) {
+    EXPECT_EQ(line.room(), 79U);  // it does not say: 80
+    line.show(std::string(78, 'x') + "\u00e9zz");
+    line.clear();
+  };
+  EXPECT_EQ(printed(true, use), std::string(78, 'x') + "\u00e9\r\033[K");
+  EXPECT_EQ(first_columns("\u20ac\u20ac", 1), "\u20ac");
+  EXPECT_EQ(first_columns("abc", 9), "abc");
+}
+
+TEST(LiveLine, LinesOfOtherThreads_StandAboveIt) {
+  const auto use = [](LiveLine& line, ManualClock&) {
+    line.show("step 1");
+    above_live_line([] {});
+    line.end();
+    above_live_line([] {});  // nothing to move
+  };
+  EXPECT_EQ(printed(true, use), "step 1\r\033[Kstep 1\n");
+}
+
 TEST(LiveLine, IsDueAtFirstAndThenNotTooOften) {
   for (const bool live : {true, false}) {
     printed(live, [&](LiveLine& line, ManualClock& clock) {

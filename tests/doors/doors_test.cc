@@ -219,9 +219,23 @@ TEST_F(Doors, GiveAMemberAccessOnlyAsItself) {
 }
 
 TEST_F(Doors, RefuseAKickedMember) {
-  const auto kicked = program_.run({"kick", "b-1", run_.string()});
-  EXPECT_EQ(kicked.exit_code, 0);
-  EXPECT_NE(kicked.out.find("nobody called b-1 has taken part"), std::string::npos) << kicked.out;
+  test::expect_one_line(program_.run({"kick", "b-1", run_.string()}), {"there is nobody called b-1", peer_});
+  {  // It says who it is, and then it is known.
+    grpc::ClientContext presence;
+    const auto stream = stub(member("b-1"))->Attend(&presence);
+    control::FromWorker hello;
+    hello.mutable_hello()->set_protocol(kControlProtocol);
+    hello.mutable_hello()->set_peer("b-1");
+    hello.mutable_hello()->set_incarnation("x");
+    stream->Write(hello);
+    EXPECT_TRUE(says("b-1"));
+    const auto kicked = program_.run({"kick", "b", run_.string()});
+    EXPECT_EQ(kicked.exit_code, 0) << kicked.err;
+    EXPECT_NE(kicked.out.find("b-1 was removed from the run"), std::string::npos) << kicked.out;
+    EXPECT_NE(kicked.out.find("thinpipe unkick b-1"), std::string::npos) << kicked.out;
+    presence.TryCancel();
+    (void)stream->Finish();
+  }
   grpc::ClientContext context;
   control::RunStatus status;
   EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&context, {}, &status)), Entry::kNotYou);
@@ -232,6 +246,11 @@ TEST_F(Doors, RefuseAKickedMember) {
                                 tls_channel(member("b-1")), peer_name(peer_));
     return !link.ok() && link.error().message.find("b-1 was removed from the run") != std::string::npos;
   }));
+  // Until it is pardoned.
+  const auto pardoned = program_.run({"unkick", "b", run_.string()});
+  EXPECT_EQ(pardoned.out, "b-1 may take part again\n") << pardoned.err;
+  grpc::ClientContext again;
+  EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&again, {}, &status)), Entry::kIn);
 }
 
 TEST_F(Doors, HolderThatOnlyMakesTrouble_LosesItsPlaceAndTheRunLives) {

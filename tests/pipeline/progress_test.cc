@@ -60,6 +60,33 @@ TEST(Progress, PrintsSparinglyIntoAFileButAlwaysTheLastStep) {
   EXPECT_NE(text.find("step 100/100"), std::string::npos);
 }
 
+TEST(Progress, APauseAndASlowStart_SoonCountNoLonger) {
+  ManualClock clock;
+  Capture out;
+  Progress progress({.total_steps = 1000}, out.file(), /*live=*/false, clock);
+  clock.advance(std::chrono::minutes(5));  // until everybody is there
+  progress.step({1, 1.0, 100});
+  for (int step = 2; step <= 30; ++step) {
+    clock.advance(step == 20 ? std::chrono::seconds(3600) : std::chrono::seconds(1));
+    progress.step({step, 1.0, 100});
+  }
+  const auto text = out.text();
+  EXPECT_TRUE(text.ends_with("100 tokens/s  ETA 16m10s\n")) << text;
+}
+
+TEST(Progress, OnATerminal_LeavesOutDetailsThatDoNotFit) {
+  ManualClock clock;
+  Capture out;  // says no width, so it has 80 columns
+  Progress progress({.total_steps = 300, .cuts = 3, .d = 512, .rate_bits_per_s = 80'000'000}, out.file(), /*live=*/true,
+                    clock);
+  clock.advance(std::chrono::seconds(1));
+  progress.step({1, 5.0, 20000, 3 * 22 * 20000});
+  const auto text = out.text();
+  EXPECT_LT(text.size(), 80U) << text;
+  EXPECT_NE(text.find("22.0 bytes/token"), std::string::npos) << text;
+  EXPECT_NE(text.find("ETA"), std::string::npos) << text;
+}
+
 TEST(Progress, ShowsHowFarAValidationPassIsEveryFewSeconds) {
   ManualClock clock;
   Capture out;

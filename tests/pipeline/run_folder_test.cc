@@ -80,6 +80,26 @@ TEST(RunFolder, RefusesAndKeepsAForeignLog) {
   EXPECT_EQ(read_file(temp / "run/timing.jsonl").take(), "mine");
 }
 
+TEST(RunFolder, FolderWithOtherFiles_IsRefusedAndKept) {
+  const test::ScratchFolder temp;
+  make_directories(temp / "home").take();
+  write_file_atomically(temp / "home/letter.txt", "dear").take();
+  const auto refused = NewRunFolder::create(temp / "home", {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("is not empty: it holds \"letter.txt\""), std::string::npos);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(temp / "home"), {}), 1);
+}
+
+TEST(TrainedTime, AddsUpAllStartsOfARun) {
+  const test::ScratchFolder temp;
+  EXPECT_EQ(trained_time(temp / "timing.jsonl"), Duration{});
+  write_file_atomically(temp / "timing.jsonl",
+                        "{\"step\": 1, \"seconds\": 2.0}\n{\"step\": 2, \"seconds\": 5.0}\n"
+                        "{\"step\": 3, \"seconds\": 1.5}\n{\"step\": 4, \"seconds\": 2.5}\nno json\n")
+      .take();
+  EXPECT_EQ(trained_time(temp / "timing.jsonl"), std::chrono::milliseconds(7500));
+}
+
 TEST(LineLog, RemovesALineThatDoesNotFitOnTheDisk) {
   const test::SmallDisk disk(8192);
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();

@@ -162,5 +162,20 @@ TEST(Render, AlignsTheLinesAndPutsAdviceBelow) {
   EXPECT_EQ(render({}), "");
 }
 
+TEST(Preflight, FastLinks_AreReadable) {
+  PreflightFacts facts;
+  facts.run.emplace();
+  facts.run->up_bits_per_s = 1.33e9;
+  facts.run->down_bits_per_s = 133e6;
+  const auto text = render(preflight(facts));
+  EXPECT_NE(text.find("1.3 Gbit/s up, 133 Mbit/s down"), std::string::npos) << text;
+}
+
+TEST(Preflight, WholeRun_IsRefusedIfItNeedsMoreThanNineTenthsOfTheMemory) {
+  EXPECT_EQ(check_memory_of_run(900 * kMiB, 1000 * kMiB).verdict, Verdict::kOk);
+  EXPECT_EQ(check_memory_of_run(901 * kMiB, 1000 * kMiB).verdict, Verdict::kRefusal);
+  EXPECT_EQ(check_memory_of_run(901 * kMiB, 0).verdict, Verdict::kOk) << "unknown";
+}
+
 }  // namespace
 }  // namespace thinpipe

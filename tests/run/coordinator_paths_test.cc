@@ -155,6 +155,17 @@ TEST(Paths, MayTunnel_ExceptForNeighboursOfARelayedLink_IsRefused) {
 
 // ---- leaving, kicks ----
 
+TEST(PeerMeant, IsAWholeNameOrTheBeginningOfExactlyOne) {
+  const std::set<std::string> names{"bob-1a2b3c", "bobby-9", "eve-1", "eve-2", "worker-1", "worker-10"};
+  EXPECT_EQ(peer_meant("bob", names).take(), "bob-1a2b3c");
+  EXPECT_EQ(peer_meant("bobb", names).take(), "bobby-9");
+  EXPECT_EQ(peer_meant("worker-1", names).take(), "worker-1");
+  EXPECT_EQ(peer_meant("eve", names).error().message, "eve may be eve-1 or eve-2: give the whole name");
+  EXPECT_NE(peer_meant("mallory", names).error().message.find("there is nobody called mallory; there are bob-1a2b3c"),
+            std::string::npos);
+  EXPECT_FALSE(peer_meant("", names).ok());
+}
+
 TEST(Roster, LeavingWorker_StaysUntilACheckpointHoldsItsState) {
   Pair cluster(false, false);
   cluster.add("spare");
@@ -218,6 +229,20 @@ TEST(Roster, KickedWorker_AfterAnyRestart_IsStillRefused) {
   cluster.start_process(cluster.worker("second"));
   cluster.pump();
   EXPECT_TRUE(has(cluster.worker("second").refused, "removed from this run")) << "also after a restart";
+}
+
+TEST(Roster, PardonedWorker_TakesPartAgain_AlsoAfterARestart) {
+  Pair cluster(false, false);
+  cluster.run_to(1);
+  cluster.apply(cluster.core().kick("second", cluster.now));
+  cluster.pump();
+  cluster.apply(cluster.core().pardon("second", cluster.now));
+  EXPECT_FALSE(cluster.store.revoked.contains("second"));
+  cluster.restart_coordinator();
+  cluster.start_process(cluster.worker("second"));
+  cluster.connect(cluster.worker("first"));
+  cluster.run_to(2);
+  EXPECT_EQ(cluster.store.rows.size(), 2U);
 }
 
 TEST(Roster, FatalTrouble_InAnOpenRun_RemovesOnlyThatWorker) {

@@ -164,7 +164,7 @@ class SimulatedRun {
   }
   void connect(SimulatedWorker& worker) {
     if (!worker.core) worker.core = std::make_unique<WorkerCore>(facts_of(worker), now);
-    if (worker.leaving) act(worker, worker.core->leave());
+    if (worker.leaving) act(worker, worker.core->leave(now));
     worker.session = worker.last_session = ++sessions_;
     by_session_[*worker.session] = &worker;
     apply(core_->message(*worker.session, worker.core->connected(), now));
@@ -192,7 +192,7 @@ class SimulatedRun {
   }
   void leave(SimulatedWorker& worker) {
     worker.leaving = true;
-    act(worker, worker.core->leave());
+    act(worker, worker.core->leave(now));
   }
   // Makes a new core from the stored state. All streams break; unfinished uploads are lost.
   void restart_coordinator() {
@@ -414,7 +414,13 @@ class SimulatedRun {
     if (evaluation.is_final) store.final_loss = evaluation.loss;
   }
   void carry_out(const PersistPaused& paused) { store.paused = paused.paused; }
-  void carry_out(const PersistRevoked& revoked) { store.revoked.insert(revoked.peer); }
+  void carry_out(const PersistRevoked& change) {
+    if (change.revoked) {
+      store.revoked.insert(change.peer);
+    } else {
+      store.revoked.erase(change.peer);
+    }
+  }
   void carry_out(const PersistCuts& cuts) { store.cuts = cuts.cuts; }
   void carry_out(const WriteManifest& manifest) {
     const auto units = model_units(rules_.config.model, whole_model(rules_.config.model));

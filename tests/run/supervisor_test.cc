@@ -9,7 +9,9 @@
 
 #include "base/files.h"
 #include "base/result.h"
+#include "run/coordinator/admission.h"
 #include "run/coordinator/run_store.h"
+#include "run/coordinator_line.h"
 #include "run/run_files.h"
 #include "support/scratch.h"
 
@@ -96,6 +98,18 @@ TEST_F(FailingStart, CoordinatorThatRefusesItsConfig_EndsTheRunAtOnce) {
   EXPECT_EQ(failure("echo 'thinpipe: train.steps = -1: at least 1' >&2; exit 2"),
             "the coordinator: train.steps = -1: at least 1");
   EXPECT_EQ(text_of("starts").size(), 2U);
+}
+
+TEST_F(FailingStart, WorkersKilledBeforeTheyAreConnected_EndTheRunAfterMaxFailures) {
+  const auto authority = CertificateAuthority::open_or_create(authority_folder(folder_.path()), "run").take();
+  make_identity(authority, kOperatorName, operator_folder(folder_.path())).take();
+  const auto reason = failure(
+      "[ $1 = serve ] || kill -9 $$\n"
+      "echo '{\"address\": \"127.0.0.1:1\", \"pid\": '$$', \"run\": \"run\"}' >coordinator.json\nexec sleep 1000");
+  EXPECT_NE(
+      reason.find("signal 9 (Killed) ended workers 6 times before all stages were connected: did the machine run"),
+      std::string::npos)
+      << reason;
 }
 
 TEST(FullDisk, IsNamedWithWhatToDo) {

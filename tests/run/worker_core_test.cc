@@ -195,12 +195,37 @@ TEST_F(WorkerDecides, OvertakenWhileRestoring_HoldsNothingUntilTheNextFormIsDone
 
 TEST_F(WorkerDecides, LeavingWhileRestoring_SaysSoAndStaysUntilStop) {
   core.message(to_worker(form_of(1)));
-  EXPECT_TRUE(find<Say>(core.leave())->message.has_leave());
+  EXPECT_TRUE(find<Say>(core.leave(TimePoint()))->message.has_leave());
   EXPECT_TRUE(hello().leaving()) << "nobody may have heard it";
   EXPECT_TRUE(find<Say>(core.done(control::Formed()))->message.has_formed());
   const auto effects = core.message(stop("you may go; thank you"));
   EXPECT_TRUE(find<Interrupt>(effects));
   EXPECT_FALSE(find<End>(effects)->failed);
+}
+
+TEST_F(WorkerDecides, LeavingWhileNobodyAnswers_EndsSoon) {
+  core.connected();
+  core.message(to_worker(form_of(1)));
+  const auto lost = TimePoint() + std::chrono::minutes(1);
+  EXPECT_FALSE(find<End>(core.disconnected(lost)));
+  core.connected();  // dials
+  EXPECT_FALSE(find<End>(core.leave(lost + std::chrono::seconds(4)))) << "the coordinator may be restarting";
+  const auto end = find<End>(core.disconnected(lost + std::chrono::seconds(6)));
+  ASSERT_TRUE(end);
+  EXPECT_FALSE(end->failed);
+  EXPECT_NE(end->why.find("left without a checkpoint"), std::string::npos) << end->why;
+}
+
+TEST_F(WorkerDecides, LeavingLongAfterTheLineWasLost_EndsAtOnce) {
+  core.connected();
+  core.message(to_worker(form_of(1)));
+  core.disconnected(TimePoint());
+  EXPECT_TRUE(find<End>(core.leave(TimePoint() + std::chrono::minutes(1))));
+}
+
+TEST_F(WorkerDecides, SpareThatLeaves_WaitsForAnAnswerThoughItHasHeardNothing) {
+  core.connected();
+  EXPECT_FALSE(find<End>(core.leave(TimePoint() + std::chrono::hours(1))));
 }
 
 TEST_F(WorkerDecides, StopDuringAStep_EndsAtOnceAndIgnoresTheRest) {

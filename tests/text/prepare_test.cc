@@ -468,7 +468,7 @@ TEST(PrepareLine, OnATerminalRewritesOneLineAndRemovesIt) {
     line("tokenizing", 5'000'000, 10'000'000);
   });
   EXPECT_EQ(out,
-            "\r\033[Kdata: tokenizing 0.0 of 10.0 MB"
+            "data: tokenizing 0.0 of 10.0 MB"
             "\r\033[Kdata: tokenizing 5.0 of 10.0 MB, 5.0 MB/s, 2s left"
             "\r\033[K");
 }

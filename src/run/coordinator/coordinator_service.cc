@@ -534,23 +534,35 @@ grpc::Status CoordinatorService::Control(grpc::ServerContext* context, const con
   const std::lock_guard lock(mutex_);
   const auto allowed = require_operator(visit);
   if (!allowed) return denial(allowed.error());
-  if (request->what() != control::ControlRequest::KICK) {
-    apply(core_->control(request->what(), clock_.now()));
-    control::RunStatus status;
-    core_->describe(status, clock_.now());
-    reply->set_said(fmt::format("{} of {} steps: {}", status.step(), status.steps(), status.why()));
+  if (request->what() == control::ControlRequest::KICK || request->what() == control::ControlRequest::UNKICK) {
+    const auto said = shut_out_or_pardon(*request);
+    if (!said) return refusal(said.error().message);
+    reply->set_said(said.value());
     return grpc::Status::OK;
   }
-  const auto& peer = request->peer();
-  if (!is_peer_id(peer)) return refusal(fmt::format("'{}' is no worker's name; `thinpipe status` shows them", peer));
-  const auto invite = invite_of(peer);
-  const bool known = core_->is_member(peer) || !invite.empty();
-  apply(core_->kick(peer, clock_.now()));
-  reply->set_said(known ? fmt::format("{} was removed from the run{}", peer, invite)
-                        : fmt::format("nobody called {} has taken part; the name is shut out from now on (`thinpipe "
-                                      "status` shows who is here)",
-                                      peer));
+  apply(core_->control(request->what(), clock_.now()));
+  control::RunStatus status;
+  core_->describe(status, clock_.now());
+  reply->set_said(fmt::format("{} of {} steps: {}", status.step(), status.steps(), status.why()));
   return grpc::Status::OK;
+}
+
+Result<std::string> CoordinatorService::shut_out_or_pardon(const control::ControlRequest& request) {
+  if (request.what() == control::ControlRequest::UNKICK) {
+    const auto peer = TRY(peer_meant(request.peer(), core_->revoked()));
+    apply(core_->pardon(peer, clock_.now()));
+    return fmt::format("{} may take part again", peer);
+  }
+  const auto enrolled = TRY(store_.peers());
+  std::set<std::string> names(enrolled.begin(), enrolled.end());
+  control::RunStatus status;
+  core_->describe(status, clock_.now());
+  for (const auto& member : status.members()) names.insert(member.peer());
+  for (const auto& peer : core_->revoked()) names.erase(peer);
+  const auto peer = TRY(peer_meant(request.peer(), names));
+  apply(core_->kick(peer, clock_.now()));
+  return fmt::format("{} was removed from the run{}; `thinpipe unkick {}` lets it in again", peer, invite_of(peer),
+                     peer);
 }
 
 // "; it came by invite 1a2b, ...", for the answer to kick. Empty if the peer came without an invite.
@@ -677,7 +689,9 @@ Status CoordinatorService::carry_out(const Effect& effect, Effects& more) {
             return logs_.catch_up(store_);
           },
           [&](const PersistPaused& paused) { return store_.set("paused", paused.paused ? "1" : "0"); },
-          [&](const PersistRevoked& revoked) { return store_.revoke_peer(revoked.peer); },
+          [&](const PersistRevoked& change) {
+            return change.revoked ? store_.revoke_peer(change.peer) : store_.pardon_peer(change.peer);
+          },
           [&](const PersistCuts& cuts) { return keep_cuts(cuts.cuts); },
           [&](const WriteManifest& manifest) {
             const auto status = write_manifest(manifest);

@@ -130,6 +130,8 @@ class CoordinatorService final : public control::Coordinator::Service {
   // Ends streams without a Hello and uploads that stand still or that nobody waits for.
   void end_idle_calls();
   std::string invite_of(const std::string& peer);
+  // Carries out kick and unkick. Returns what to tell the operator.
+  Result<std::string> shut_out_or_pardon(const control::ControlRequest& request);
   void apply(Effects effects);
   Status carry_out(const Effect& effect, Effects& more);
   Status keep_cuts(const std::vector<int64_t>& cuts);

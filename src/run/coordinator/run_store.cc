@@ -294,6 +294,14 @@ Status RunStore::revoke_peer(const std::string& peer) {
   return execute(path_, database_, "INSERT OR REPLACE INTO revoked VALUES (?)", {peer});
 }
 
+Status RunStore::pardon_peer(const std::string& peer) {
+  return execute(path_, database_, "DELETE FROM revoked WHERE peer = ?", {peer});
+}
+
+Result<std::vector<std::string>> RunStore::peers() const {
+  return select(path_, database_, "SELECT peer FROM peers", {}, first_text);
+}
+
 Status RunStore::add_event(const std::string& kind, const std::string& text) {
   return execute(path_, database_, "INSERT INTO events (time, kind, text) VALUES (?, ?, ?)",
                  {fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))), kind, text});

@@ -67,6 +67,9 @@ class RunStore {
   Result<std::optional<PeerRow>> peer_with_key(const std::string& request_sha256) const;
   Result<std::optional<PeerRow>> peer_named(const std::string& peer) const;
   Status revoke_peer(const std::string& peer);
+  Status pardon_peer(const std::string& peer);
+  // The names of all who have enrolled by an invite.
+  Result<std::vector<std::string>> peers() const;
 
   Status add_event(const std::string& kind, const std::string& text);
   // Returns events with a higher number than `after`, at most `most` of them, the newest if there are more.

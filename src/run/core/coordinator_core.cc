@@ -197,6 +197,14 @@ Effects CoordinatorCore::kick(const std::string& peer, TimePoint now) {
   return advance(now);
 }
 
+// Neighbours let it in again when the coordinator names it to them.
+Effects CoordinatorCore::pardon(const std::string& peer, TimePoint now) {
+  if (roster_.revoked.erase(peer) == 0) return {};
+  out_.push_back(PersistRevoked{peer, false});
+  log("pardoned", fmt::format("{} may take part again", peer));
+  return advance(now);
+}
+
 Effects CoordinatorCore::fail(const std::string& reason) {
   finish(true, reason);
   return std::exchange(out_, {});

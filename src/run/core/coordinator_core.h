@@ -55,8 +55,9 @@ class CoordinatorCore {
   Effects manifest_written(const std::vector<control::StateFile>& files, TimePoint now);
   Effects manifest_failed(const std::string& reason, TimePoint now);
   Effects control(control::ControlRequest::What what, TimePoint now);
-  // Permanent: the run never accepts that name again.
+  // The run does not accept that name again, unless it is pardoned.
   Effects kick(const std::string& peer, TimePoint now);
+  Effects pardon(const std::string& peer, TimePoint now);
   // The service could not do something (a full disk): the run stops with the reason.
   Effects fail(const std::string& reason);
 
@@ -65,8 +66,8 @@ class CoordinatorCore {
   int64_t committed() const { return steps_.committed; }
   bool has_final_loss() const { return steps_.final_loss.has_value(); }
   double step_seconds() const { return steps_.step_s; }
-  bool is_member(const std::string& peer) const { return roster_.members.contains(peer); }
   bool is_revoked(const std::string& peer) const { return roster_.revoked.contains(peer); }
+  const std::set<std::string>& revoked() const { return roster_.revoked; }
   // The seat that a peer holds in this run, connected or not.
   std::optional<Seat> seat_of(const std::string& peer) const;
   // Whether the peer's stage has that unit of the model, and whether the peer saves it.

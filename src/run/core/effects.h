@@ -47,6 +47,7 @@ struct PersistPaused {
 // Durable.
 struct PersistRevoked {
   std::string peer;
+  bool revoked = true;  // false: pardoned
 };
 // Durable: blocks per stage, final.
 struct PersistCuts {

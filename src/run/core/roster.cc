@@ -1,10 +1,13 @@
 #include "run/core/roster.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "base/line.h"
 #include "config/model_spec.h"
 #include "net/addresses.h"
 
@@ -95,6 +98,21 @@ bool a_holder_is_leaving(const Roster& roster) {
 std::string why_other_protocol(uint32_t protocol) {
   return fmt::format("speaks protocol {} and this run needs {}; install the same version of thinpipe on both sides",
                      protocol, kControlProtocol);
+}
+
+Result<std::string> peer_meant(const std::string& given, const std::set<std::string>& names) {
+  if (names.contains(given)) return given;
+  std::vector<std::string> meant;
+  for (const auto& start : {given + "-", given}) {
+    if (given.empty() || !meant.empty()) break;
+    std::copy_if(names.begin(), names.end(), std::back_inserter(meant),
+                 [&](const std::string& name) { return name.starts_with(start); });
+  }
+  if (meant.size() == 1) return meant.front();
+  if (!meant.empty()) return Error{fmt::format("{} may be {}: give the whole name", given, fmt::join(meant, " or "))};
+  return Error{
+      fmt::format("there is nobody called {}; there {}", one_line(given),
+                  names.empty() ? std::string("is nobody at all") : fmt::format("are {}", fmt::join(names, ", ")))};
 }
 
 std::optional<std::string> why_refused(const Roster& roster, const control::Hello& hello) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/result.h"
 #include "proto/control.pb.h"
 #include "run/core/effects.h"
 #include "run/core/pulse.h"
@@ -56,6 +57,10 @@ bool a_holder_is_leaving(const Roster& roster);
 // Says why a worker with that protocol version cannot take part.
 std::string why_other_protocol(uint32_t protocol);
 // Says why a worker with this hello cannot take part; nullopt: it can.
+// The peer that a person means by a name or by its beginning: real names carry a suffix. An error says that nobody has
+// this name, or lists those who might be meant.
+Result<std::string> peer_meant(const std::string& given, const std::set<std::string>& names);
+
 std::optional<std::string> why_refused(const Roster& roster, const control::Hello& hello);
 // Copies the hello into `member`, the peer's entry in the roster: empty, or what was known about the peer. A new
 // process of a peer keeps the seat.

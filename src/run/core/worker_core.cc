@@ -54,6 +54,7 @@ WorkerCore::WorkerCore(WorkerFacts facts, TimePoint now) : facts_(std::move(fact
 // ---- the line to the coordinator ----
 
 control::FromWorker WorkerCore::connected() {
+  dialled_ = true;
   useful_ = false;
   control::FromWorker message;
   auto& hello = *message.mutable_hello();
@@ -71,14 +72,22 @@ WorkerEffects WorkerCore::disconnected(TimePoint now) {
   WorkerEffects out;
   if (ended_) return out;
   if (useful_) last_contact_ = now;
-  useful_ = false;
+  dialled_ = useful_ = false;
   if (now - last_contact_ > kPatience) {
     end({.why = fmt::format("the coordinator at {} could not be reached for {:.0f} s", facts_.coordinator,
                             seconds(now - last_contact_)),
          .failed = true},
         out);
   }
+  leave_alone(now, out);
   return out;
+}
+
+// Without the coordinator there is no checkpoint to wait for.
+void WorkerCore::leave_alone(TimePoint now, WorkerEffects& out) {
+  if (ended_ || !leaving_ || dialled_ || now - last_contact_ <= kLeavePatience) return;
+  end({.why = fmt::format("left without a checkpoint: the coordinator at {} does not answer", facts_.coordinator)},
+      out);
 }
 
 WorkerEffects WorkerCore::tick(const control::Heartbeat& heartbeat) {
@@ -90,9 +99,11 @@ WorkerEffects WorkerCore::tick(const control::Heartbeat& heartbeat) {
   return out;
 }
 
-WorkerEffects WorkerCore::leave() {
+WorkerEffects WorkerCore::leave(TimePoint now) {
   WorkerEffects out;
   leaving_ = true;
+  leave_alone(now, out);
+  if (ended_) return out;
   control::FromWorker message;
   message.mutable_leave();
   out.push_back(Say{std::move(message)});

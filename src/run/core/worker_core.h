@@ -97,6 +97,8 @@ class WorkerCore {
  public:
   // A worker gives up after this long without a useful connection.
   static constexpr Duration kPatience = std::chrono::minutes(10);
+  // A worker that is asked to leave waits this long for a coordinator that does not answer.
+  static constexpr Duration kLeavePatience = std::chrono::seconds(5);
 
   WorkerCore(WorkerFacts facts, TimePoint now);
 
@@ -113,8 +115,9 @@ class WorkerCore {
 
   // The work under way has ended.
   WorkerEffects done(WorkDone result);
-  // The person wants to leave. The worker stays until the coordinator says Stop.
-  WorkerEffects leave();
+  // The person wants to leave. The worker stays until the coordinator says Stop, or until it is clear that nobody
+  // answers.
+  WorkerEffects leave(TimePoint now);
   // Something other than the work failed permanently, for instance writing a checkpoint.
   WorkerEffects failed(const std::string& reason);
 
@@ -140,12 +143,15 @@ class WorkerCore {
 
   void complain(const WorkFailed& failure, WorkerEffects& out) const;
   void end(End end, WorkerEffects& out);
+  // Ends a worker that wants to leave and has nobody to tell.
+  void leave_alone(TimePoint now, WorkerEffects& out);
   bool holds_step(int64_t step) const { return holding_ && holding_->applied() == step; }
   bool holds_state_of(const control::Form& form) const;
 
   const WorkerFacts facts_;
   bool leaving_ = false;
   bool ended_ = false;
+  bool dialled_ = false;    // there is a connection, or one is being opened
   bool useful_ = false;     // the current connection has brought a message
   TimePoint last_contact_;  // the end of the last useful connection
   uint64_t latest_epoch_ = 0;

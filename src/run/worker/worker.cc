@@ -47,7 +47,8 @@ bool wait_for(Duration time, const std::stop_token& leave) {
   return !leave.stop_requested();
 }
 
-control::RunDescription ask_for_run(const CoordinatorAccess& coordinator) {
+// None: the person wants to leave before the coordinator has answered.
+std::optional<control::RunDescription> ask_for_run(const CoordinatorAccess& coordinator, const std::stop_token& leave) {
   CoordinatorLine line(coordinator);
   const auto stub = line.stub();
   grpc::ClientContext context;
@@ -56,7 +57,9 @@ control::RunDescription ask_for_run(const CoordinatorAccess& coordinator) {
   control::RunRequest request;
   request.set_protocol(kControlProtocol);
   control::RunDescription run;
+  const std::stop_callback leaving(leave, [&context] { context.TryCancel(); });
   const auto status = stub->GetRun(&context, request, &run);
+  if (leave.stop_requested()) return std::nullopt;
   if (!status.ok()) throw UserError(fmt::format("the coordinator at {}: {}", line.where(), status.error_message()));
   return run;
 }
@@ -111,7 +114,8 @@ class Worker {
     const auto heartbeat = std::min<Duration>(kHeartbeat, std::chrono::seconds(config_.cluster.lease_s) / 3);
     client_.start(heartbeat, callbacks());
     {
-      const std::stop_callback leaving(options_.leave, [this] { act([this] { return core_.leave(); }); });
+      const std::stop_callback leaving(options_.leave,
+                                       [this] { act([this] { return core_.leave(SystemClock().now()); }); });
       while (const auto work = next_work()) {
         auto result = perform(*work);
         act([&] { return core_.done(std::move(result)); });
@@ -160,6 +164,7 @@ class Worker {
     }
   }
   void carry_out(const AnswerProbe& question) {
+    links_.pardon(question.probe.peer());  // the coordinator asks about members only
     links_.probe(question.probe, [this](const control::Probed& probed) {
       control::FromWorker answer;
       *answer.mutable_probed() = probed;
@@ -233,6 +238,7 @@ class Worker {
       held_ = std::move(made).take();
     }
     ++progress_.done;
+    for (const auto& peer : {form.previous().peer(), form.next().peer()}) links_.pardon(peer);
     std::optional<WorkerLinks::Side> failed_at;
     const auto neighbour = form.has_previous() ? WorkProgress::Waits::kPrevious : WorkProgress::Waits::kNext;
     const WaitingFor shown(form.has_previous() || form.has_next() ? &progress_ : nullptr, neighbour);
@@ -374,13 +380,15 @@ class Worker {
 
 Status run_worker(const WorkerOptions& options) {
   while (true) {
-    auto run = ask_for_run(options.coordinator);
+    auto answer = ask_for_run(options.coordinator, options.leave);
+    if (!answer) return {};
+    auto run = std::move(*answer);
     auto config = parse_config(run.config_toml(), "the coordinator's config");
     if (auto same = check_seed_numbers(config, run.vocab(), run.seed_numbers_sha256()); !same) {
       return Error{same.error().message + "; use the run's build of thinpipe"};
     }
     std::shared_ptr<void> watched;
-    if (options.on_run) watched = options.on_run(config);
+    if (options.on_run) watched = options.on_run(run.run(), config);
     Worker worker(options, std::move(run), std::move(config));
     const auto end = worker.serve();
     if (end.retry_after > Duration{}) {

@@ -29,8 +29,9 @@ struct WorkerOptions {
   std::function<void(uint64_t, uint64_t)> on_download;  // bytes of its state received, bytes in all
   // For tests: wraps the links of every epoch.
   std::function<std::unique_ptr<Link>(std::unique_ptr<Link>)> wrap_link;
-  // Called with the run's config before the work begins; the result lives as long as the work. Shared: opaque here.
-  std::function<std::shared_ptr<void>(const RunConfig&)> on_run;
+  // Called with the run's id and config before the work begins; the result lives as long as the work. Shared: opaque
+  // here.
+  std::function<std::shared_ptr<void>(const std::string&, const RunConfig&)> on_run;
 };
 
 // Returns ok when the coordinator says Stop, or the error that ended it. Throws UserError for what a person can fix.

@@ -80,6 +80,11 @@ void WorkerLinks::revoke(const std::string& peer) {
   revoked_.insert(peer);
 }
 
+void WorkerLinks::pardon(const std::string& peer) {
+  const std::lock_guard lock(mutex_);
+  revoked_.erase(peer);
+}
+
 // ---- the links of an epoch ----
 
 Result<WorkerLinks::Links> WorkerLinks::connect(const control::Form& form, const std::stop_token& stop,

@@ -57,6 +57,8 @@ class WorkerLinks {
 
   // Admits no more streams of that peer.
   void revoke(const std::string& peer);
+  // A member again.
+  void pardon(const std::string& peer);
 
   // Bytes sent so far on this end's data connections, as the kernel counts.
   uint64_t socket_bytes_sent() const;

@@ -1,0 +1,32 @@
+// What the files of a run say about it, for `thinpipe runs` and `thinpipe show`: how far it is, how good, how large.
+// Uses no libtorch and does not ask the run's coordinator.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+namespace thinpipe {
+
+struct RunSummary {
+  std::filesystem::path folder;
+  std::string name;
+  std::string state;  // "running", "complete", "failed: ..."
+  std::string fault;  // why the rest is not known; otherwise empty
+  int64_t step = 0, steps = 0;
+  std::optional<double> loss, validation_loss;  // the last ones; NaN if not finite
+  std::string corpus;
+  std::string changed;  // when it last made a step, or was made: "2026-01-31 17:05", local time
+  uint64_t bytes = 0;   // of all its files
+};
+
+// Never throws: a damaged run has a fault.
+RunSummary summary_of(const std::filesystem::path& run);
+
+// "step 108/120  loss 3.8048  validation 3.9012"
+std::string progress_text(const RunSummary& run);
+nlohmann::ordered_json json_of(const RunSummary& run);
+
+}  // namespace thinpipe
