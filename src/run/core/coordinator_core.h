@@ -132,6 +132,8 @@ class CoordinatorCore {
   void send_to_crew(const control::ToWorker& message);
   void refuse(SessionId session, const std::string& who, const std::string& reason, Duration retry_after = {});
   void log(std::string kind, const std::string& text);
+  // The effects of the current event. Every message carries the revision.
+  Effects take_effects();
 
   RunRules rules_;
   const std::vector<Seat> seats_;
