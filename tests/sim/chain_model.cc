@@ -31,7 +31,7 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return z ^ (z >> 31);
 }
 
-RunConfig sim_config() {
+RunConfig sim_config(bool open) {
   RunConfig config;
   config.model.mode = ModelMode::kDense;
   config.model.d = 4;
@@ -50,6 +50,7 @@ RunConfig sim_config() {
   config.checkpoint.every = 4;
   config.checkpoint.keep_last = 2;
   config.cluster.lease_s = 10;
+  if (!open) config.cluster.max_failures = 1000;
   return config;
 }
 

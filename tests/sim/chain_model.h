@@ -22,7 +22,8 @@ using UnitStates = std::map<std::string, uint64_t>;
 uint64_t mix(uint64_t a, uint64_t b);
 
 // Three stages of one block each, 15 steps, a checkpoint every 4, an evaluation every 6.
-RunConfig sim_config();
+// A run of one owner would stop after a few failures; this one has patience.
+RunConfig sim_config(bool open);
 constexpr int64_t kVocab = 8;
 
 std::vector<std::string> units_of_stage(const RunConfig& config, int64_t stage);

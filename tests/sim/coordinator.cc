@@ -53,10 +53,11 @@ Status SimCoordinator::start() {
   ++life_;
   world_.trace("coordinator {} starts at step {}", name_, desk_->core().committed());
   const int64_t found = desk_->core().committed();
-  if (found < history_.committed() || found > history_.committed() + (may_have_one_more_ ? 1 : 0)) {
+  if (found != history_.committed() && found != unsure_count_) {
     throw Violation(fmt::format("{} steps were committed, and a restarted coordinator knows {}", history_.committed(), found));
   }
-  may_have_one_more_ = false;
+  unsure_count_.reset();
+  if (found < history_.committed()) history_.roll_back(found);
   manifest_step_ = -1;
   observe();
   return {};
@@ -66,7 +67,6 @@ Status SimCoordinator::start() {
 void SimCoordinator::kill(bool power) {
   if (!is_up()) return;
   world_.trace("coordinator {} {}", name_, power ? "loses power" : "is killed");
-  may_have_one_more_ = may_have_one_more_ || disk_has_failed();
   auto lines = std::exchange(lines_, {});
   enter();
   world_.sqlite().kill(process_);
@@ -98,7 +98,7 @@ void SimCoordinator::restore_backup_of(const SimCoordinator& other) {
   fs::copy(other.folder_, folder_, fs::copy_options::recursive);
   history_ = other.history_;
   revoked_ = other.revoked_;
-  may_have_one_more_ = other.may_have_one_more_ || (other.is_up() && other.disk_has_failed());
+  unsure_count_ = other.unsure_count_;
 }
 
 bool SimCoordinator::disk_has_failed() const {
@@ -344,21 +344,19 @@ void SimCoordinator::observe() {
 
 void SimCoordinator::observe_rows() {
   const int64_t committed = desk_->core().committed();
-  if (committed < history_.committed()) {
-    world_.check_rollback(*this, history_.committed(), committed);
-    history_.roll_back(committed);
-  }
-  if (committed == history_.committed()) return;
-  const auto rows = desk_->store().commits(history_.committed());
-  if (!rows) {  // the core counts it, and it could not be written: the run ends now
-    may_have_one_more_ = true;
+  if (committed < history_.committed()) world_.check_rollback(*this, history_.committed(), committed);
+  if (desk_->ended() && desk_->ended()->failed) {
+    unsure_count_ = committed;  // the core decided it, and writing it may have failed
     return;
   }
+  if (committed < history_.committed()) history_.roll_back(committed);
+  if (committed == history_.committed()) return;
+  const auto rows = desk_->store().commits(history_.committed());
+  if (!rows) return;  // the run is about to end
   for (const auto& row : rows.value()) {
     if (const auto wrong = history_.add(row); !wrong.empty()) throw Violation(wrong);
     world_.trace("coordinator {} commits step {} in epoch {}{}", name_, row.step, row.epoch, row.apply ? "" : " (skipped)");
   }
-  if (history_.committed() < committed) may_have_one_more_ = true;
 }
 
 void SimCoordinator::check_checkpoint(int64_t step) {
@@ -387,7 +385,6 @@ void SimCoordinator::observe_end() {
     check_checkpoint(history_.committed());
     finished_ = end;
   }
-  may_have_one_more_ = may_have_one_more_ || disk_has_failed();
   // The desk is at work: the process ends after this event.
   world_.events().after({}, [this, life = life_] {
     if (is_up() && life == life_) exit();

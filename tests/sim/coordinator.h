@@ -129,7 +129,7 @@ class SimCoordinator final : private Outbox {
   int process_ = 0;
   uint64_t revision_ = 0;
   TimePoint frozen_until_{};
-  bool may_have_one_more_ = false;  // a row may be durable although writing it failed
+  std::optional<int64_t> unsure_count_;  // of rows, if writing the last decision failed: it may be durable all the same
   uint64_t faults_before_ = 0;      // of SQLite's disk, before this life
   int64_t manifest_step_ = -1;
   std::set<std::string> revoked_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "config/model_spec.h"
 #include "run/run_changes.h"
@@ -22,13 +23,14 @@ constexpr auto kNoticed = std::chrono::seconds(5);
 
 Stage::Stage()
     : folder([] {
+        // In memory, if there is such a folder: a simulation writes hundreds of small files.
+        if (fs::is_directory("/dev/shm")) ::setenv("TMPDIR", "/dev/shm", /*overwrite=*/0);
         auto name = (fs::temp_directory_path() / "thinpipe-sim-XXXXXX").string();
         TP_CHECK(::mkdtemp(name.data()) != nullptr, "cannot create {}", name);
         return fs::path(name);
       }()),
       run(32, 'a'),
-      authority(CertificateAuthority::open_or_create(folder / "authority", run).take()),
-      config_sha256(config_identity(sim_config())) {
+      authority(CertificateAuthority::open_or_create(folder / "authority", run).take()) {
   for (size_t i = 0; i < kMostWorkers + 3; ++i) keys.push_back(certificate_request(new_key_pem()).take());
 }
 
@@ -42,11 +44,8 @@ World::World(const Stage& stage, uint64_t seed, const std::vector<bool>& kept, b
       seed_(seed),
       open_(is_open_seed(seed)),
       traces_(traces),
-      config_([&] {
-        auto config = sim_config();
-        if (!is_open_seed(seed)) config.cluster.max_failures = 1000;
-        return config;
-      }()),
+      config_(sim_config(open_)),
+      config_sha256_(config_identity(config_)),
       folder_(stage.folder / "world"),
       dice_(seed, "world") {
   fs::remove_all(folder_);

@@ -53,7 +53,6 @@ struct Stage {
   std::string run;
   CertificateAuthority authority;
   std::vector<std::string> keys;  // certificate requests
-  std::string config_sha256;
   ~Stage();
 };
 
@@ -78,7 +77,7 @@ class World {
   const RunConfig& config() const { return config_; }
   const std::string& run() const { return stage_.run; }
   const std::string& corpus() const { return corpus_; }
-  const std::string& config_sha256() const { return stage_.config_sha256; }
+  const std::string& config_sha256() const { return config_sha256_; }
   const CertificateAuthority& authority() const { return stage_.authority; }
   bool is_open() const { return open_; }
   int disk_fault() const { return disk_fault_; }
@@ -143,6 +142,7 @@ class World {
   const bool open_;
   const bool traces_;
   const RunConfig config_;
+  const std::string config_sha256_;
   const std::string corpus_ = std::string(64, 'c');
   std::filesystem::path folder_;
   Events events_;

@@ -260,10 +260,12 @@ void RunDesk::apply(Effects effects) {
       const auto status = carry_out(effect, more);
       if (status.ok()) continue;
       // Skip all later effects: a commit that is not on the disk must not be sent.
-      more = core_->fail(status.error().message + full_disk_advice(identity_.folder));
+      const auto reason = status.error().message + full_disk_advice(identity_.folder);
+      more = core_->fail(reason);
       std::erase_if(more, [](const Effect& one) {
         return !std::holds_alternative<SendTo>(one) && !std::holds_alternative<Finish>(one);
       });
+      if (!end_ && more.empty()) more.push_back(Finish{true, reason});  // the run was over, but that is not on the disk
       break;
     }
     effects = std::move(more);

@@ -48,7 +48,8 @@ CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now
       start_(now),
       paused_(stored.paused),
       steps_(std::move(stored.steps)),
-      saving_(std::move(stored.saving)) {
+      saving_(std::move(stored.saving)),
+      last_tick_(now) {
   roster_.revoked = std::move(stored.revoked);
   // The holder of a seat may be alive and on its way back: nobody else gets the seat while the lease lasts.
   for (size_t i = 0; stored.roster.size() == seats_.size() && i < seats_.size(); ++i) {
@@ -92,9 +93,9 @@ Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
 }
 
 Effects CoordinatorCore::tick(TimePoint now) {
-  if (last_tick_ && now - *last_tick_ > kLongestGap) {
+  if (now - last_tick_ > kLongestGap) {
     // This process stood still. What the members said in the meantime waits to be read: nobody was silent.
-    const Duration gap = now - *last_tick_;
+    const Duration gap = now - last_tick_;
     for (auto& [peer, member] : roster_.members) {
       for (auto* time : {&member.heard, &member.pulse.moved, &member.pulse.saving_moved})
         *time = std::min(now, *time + gap);

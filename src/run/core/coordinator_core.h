@@ -147,7 +147,7 @@ class CoordinatorCore {
   Steps steps_;
   Saving saving_;
   Blame blame_;
-  std::optional<TimePoint> last_tick_;
+  TimePoint last_tick_;
   TimePoint began_{};         // the present phase, if the workers have an order
   TimePoint saving_began_{};  // the checkpoint under way
   Effects out_;               // effects of the current event
