@@ -104,10 +104,12 @@ UnitStates StageStep::applied_to(const UnitStates& states, double factor) const 
   return next;
 }
 
-std::string unit_file(const RunConfig& config, const std::string& unit, int64_t step, uint64_t state) {
+std::string unit_file(const RunConfig& config, const std::string& unit, int64_t step, uint64_t state,
+                      int64_t basis_version) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {
-      {"format", kUnitFormat}, {"unit", unit}, {"step", fmt::format("{}", step)}, {"basis_version", "0"}};
+      {"format", kUnitFormat}, {"unit", unit}, {"step", fmt::format("{}", step)},
+      {"basis_version", fmt::format("{}", basis_version)}};
   int64_t end = 0;
   for (const auto& tensor : unit_tensors(config, kVocab, unit)) {
     if (tensor.optional) continue;

@@ -48,7 +48,8 @@ struct StageStep {
 };
 
 // A unit's file: a safetensors file with all tensors that the model's description asks for. The state is in the first.
-std::string unit_file(const RunConfig& config, const std::string& unit, int64_t step, uint64_t state);
+std::string unit_file(const RunConfig& config, const std::string& unit, int64_t step, uint64_t state,
+                      int64_t basis_version = 0);
 Result<uint64_t> state_in(std::string_view file);
 
 // What the committed steps of one coordinator give.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/files.h"
@@ -12,6 +13,19 @@
 
 namespace thinpipe::sim {
 namespace fs = std::filesystem;
+namespace {
+
+// What a member may make a coordinator hold.
+constexpr int64_t kMostOpen = 4;
+constexpr uint64_t kMostFileBytes = 64 << 10;
+constexpr auto kHelloTime = std::chrono::seconds(25);
+
+template <class Calls, class PeerOf>
+int64_t count_of_peer(const Calls& calls, PeerOf peer_of, const std::string& peer) {
+  return std::count_if(calls.begin(), calls.end(), [&](const auto& call) { return peer_of(call.second) == peer; });
+}
+
+}  // namespace
 
 SimCoordinator::SimCoordinator(World& world, std::string name, fs::path folder)
     : world_(world), name_(std::move(name)), folder_(std::move(folder)), history_(world.config()) {
@@ -130,6 +144,10 @@ void SimCoordinator::tick() {
   enter();
   desk_->tick();
   for (const int64_t upload : desk_->idle_uploads()) give_up_upload(upload);
+  for (const auto& [session, line] : lines_) {
+    if (line->said_hello || line->closing || line->broken || now() - line->opened <= kHelloTime) continue;
+    throw Violation(fmt::format("a connection of {} that says nothing stays open", line->worker->peer()));
+  }
   observe();
 }
 
@@ -137,6 +155,9 @@ Result<SessionId> SimCoordinator::accept(const std::shared_ptr<Connection>& line
   enter();
   TRY(desk_->check_peer(peer));
   const auto session = TRY(desk_->open_session(peer));
+  if (count_of_peer(lines_, [](const auto& one) { return one->worker->peer(); }, peer) >= kMostOpen) {
+    throw Violation(fmt::format("{} has more than {} connections", peer, kMostOpen));
+  }
   lines_[session] = line;
   return session;
 }
@@ -144,6 +165,8 @@ Result<SessionId> SimCoordinator::accept(const std::shared_ptr<Connection>& line
 void SimCoordinator::hear(SessionId session, const control::FromWorker& message) {
   if (!lines_.contains(session) || lines_.at(session)->closing) return;
   enter();
+  auto& line = *lines_.at(session);
+  line.said_hello = line.said_hello || message.has_hello();
   desk_->hear(session, message);
   observe();
 }
@@ -225,8 +248,12 @@ Result<std::optional<int64_t>> SimCoordinator::begin_upload(const Connection& li
     desk_->close_upload(number);
     return std::optional<int64_t>();
   }
+  if (file.bytes() > kMostFileBytes) throw Violation(fmt::format("a file of {} bytes is awaited", file.bytes()));
   auto incoming = desk_->receive(file);
   if (!incoming) return refuse(incoming.error());
+  if (count_of_peer(uploads_, [](const Upload& one) { return one.peer; }, peer) >= kMostOpen) {
+    throw Violation(fmt::format("{} has more than {} uploads", peer, kMostOpen));
+  }
   uploads_.emplace(number, Upload{line.session, peer, file, "", std::move(incoming).value()});
   return std::optional(number);
 }
@@ -259,8 +286,8 @@ Status SimCoordinator::end_upload(int64_t number) {
   if (status && wanted && !core.wants(upload.file)) {
     const auto& unit = upload.file.unit();
     if (!may) throw Violation(fmt::format("{} has put {}, and does not hold it", upload.peer, unit));
-    const auto state = state_in(upload.bytes);
-    if (!state || state.value() != history_.states(upload.file.step()).at(unit)) {
+    const int64_t step = upload.file.step();
+    if (upload.bytes != unit_file(world_.config(), unit, step, history_.states(step).at(unit))) {
       throw Violation(fmt::format("a file of {} with another state was taken from {}", unit, upload.peer));
     }
   }

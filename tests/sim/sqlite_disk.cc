@@ -173,7 +173,7 @@ int randomness(sqlite3_vfs*, int count, char* out) {
   for (int i = 0; i < count; ++i) out[i] = static_cast<char>(i * 37 + 11);
   return count;
 }
-int sleep_for(sqlite3_vfs*, int) { return SQLITE_OK; }
+int no_sleep(sqlite3_vfs*, int) { return SQLITE_OK; }
 int current_time(sqlite3_vfs*, double* days) {
   *days = 2460000;
   return SQLITE_OK;
@@ -193,7 +193,7 @@ SqliteDisk::SqliteDisk() : vfs_(std::make_unique<sqlite3_vfs>()) {
   vfs_->xAccess = access_file;
   vfs_->xFullPathname = full_name;
   vfs_->xRandomness = randomness;
-  vfs_->xSleep = sleep_for;
+  vfs_->xSleep = no_sleep;
   vfs_->xCurrentTime = current_time;
   vfs_->xGetLastError = last_error;
   sqlite3_vfs_register(vfs_.get(), /*makeDflt=*/1);

@@ -25,9 +25,9 @@ const char* name_of(Lie lie) {
   static constexpr const char* kNames[] = {
       "nothing",         "trouble",        "fatal trouble",   "numbers that are not finite",
       "a negative norm", "other payloads", "another basis",   "garbage files",
-      "NaN files",       "files of another step", "a huge file", "another stage's files",
-      "slow uploads",    "a claim",        "another's name",  "floods",
-      "replays",         "hanging"};
+      "NaN files",       "files of another step", "files of another basis", "a huge file",
+      "another stage's files", "slow uploads", "a claim", "another's name",
+      "floods",          "silent lines",   "replays",         "hanging"};
   return kNames[static_cast<size_t>(lie)];
 }
 
@@ -175,13 +175,14 @@ void SimWorker::lie_aloud() {
     world_.break_line(line_, /*silently=*/false);
     line_.reset();
     dial();
+  } else if (lie_ == Lie::kSilentLines) {
+    (void)world_.connect(*this);
   }
 }
 
 void SimWorker::falsify(control::Ready& ready) const {
   if (lie_ == Lie::kNotFinite) ready.set_squared_norm(std::numeric_limits<double>::quiet_NaN());
   if (lie_ == Lie::kNegativeNorm) ready.set_squared_norm(-1e300);
-  if (lie_ == Lie::kOtherPayload) ready.set_sent_to_next("other"), ready.set_sent_to_previous("other");
   if (lie_ == Lie::kOtherBasis) ready.set_basis_hash("other");
 }
 
@@ -331,7 +332,7 @@ void SimWorker::wait_forward() {
   later_in_work(world_.compute_time(), [this] {
     step_.sent_forward = forward_payload(states_, step_.received_forward, step_.step);
     pulse_.set_done(pulse_.done() + 1);
-    if (!next_.empty()) world_.to_neighbour(*this, next_, at_, true, step_.step, step_.sent_forward);
+    send_payload(next_, true, step_.sent_forward);
     wait_backward();
   });
 }
@@ -347,13 +348,19 @@ void SimWorker::wait_backward() {
   pulse_.set_waits(control::Heartbeat::NOTHING);
   later_in_work(world_.compute_time(), [this] {
     step_.sent_backward = backward_payload(states_, step_.received_forward, step_.received_backward, step_.step);
-    if (!previous_.empty()) world_.to_neighbour(*this, previous_, at_, false, step_.step, step_.sent_backward);
+    send_payload(previous_, false, step_.sent_backward);
     gradient_ = step_;
     gradient_at_ = at_;
     auto ready = step_.report();
     falsify(ready);
     finish(ready);
   });
+}
+
+void SimWorker::send_payload(const std::string& neighbour, bool forward, uint64_t payload) {
+  if (neighbour.empty()) return;
+  const uint64_t sent = lie_ == Lie::kOtherPayload ? mix(payload, 1) : payload;
+  world_.to_neighbour(*this, neighbour, at_, forward, step_.step, sent);
 }
 
 void SimWorker::packet(const At& at, bool forward, int64_t step, uint64_t payload) {
@@ -399,6 +406,7 @@ SimWorker::Upload SimWorker::make_upload(const std::string& unit, const control:
   const auto found = states_.find(unit);
   const uint64_t state = found == states_.end() ? 0 : found->second;
   Upload upload{{}, unit_file(config, unit, save.step() + (lie_ == Lie::kOtherStepFile ? 1 : 0), state)};
+  if (lie_ == Lie::kOtherBasisFile) upload.bytes = unit_file(config, unit, save.step(), state, 999);
   if (lie_ == Lie::kGarbageFile) upload.bytes.assign(300, 'x');
   if (lie_ == Lie::kNotFiniteFile) upload.bytes.replace(upload.bytes.size() - 4, 4, "\xff\xff\xff\xff");
   upload.file.set_step(save.step());

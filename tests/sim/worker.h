@@ -27,17 +27,19 @@ enum class Lie {
   kFatal,           // reports fatal trouble
   kNotFinite,       // reports numbers that are not finite
   kNegativeNorm,    // would switch clipping off
-  kOtherPayload,    // reports other payloads than its neighbour
+  kOtherPayload,    // sends its neighbours other payloads than it reports
   kOtherBasis,      // reports another basis
   kGarbageFile,     // uploads garbage with the right hash
   kNotFiniteFile,   // uploads a file with numbers that are not finite
   kOtherStepFile,   // uploads the file of another step
+  kOtherBasisFile,  // uploads files of basis 999
   kHugeFile,        // announces 2^62 bytes
   kOthersFile,      // uploads another stage's unit
   kSlowUpload,      // pauses in the middle of each file
   kClaim,           // says in its Hello that it holds a stage's state
   kOtherName,       // says Hello in another's name
   kFlood,           // connects all the time
+  kSilentLines,     // opens connections and says nothing
   kReplay,          // says again what it said before
   kHang,            // its heartbeats go on and nothing else does
   kCount
@@ -101,6 +103,7 @@ class SimWorker {
   void carry_out(const Work& work);
   void carry_out(const End& end);
   void say(control::FromWorker message);
+  void send_payload(const std::string& neighbour, bool forward, uint64_t payload);
   void beat();
   void lie_aloud();
   void falsify(control::Ready& ready) const;

@@ -18,6 +18,7 @@ constexpr auto kTick = milliseconds(250);
 constexpr size_t kMostWorkers = 9;
 constexpr auto kCalmTime = minutes(40);  // in which an undisturbed run must end
 constexpr auto kNoticed = std::chrono::seconds(5);
+constexpr size_t kInviteUses = 3;
 
 }  // namespace
 
@@ -73,7 +74,6 @@ void World::play() {
   coordinators_.push_back(std::make_unique<SimCoordinator>(*this, "A", folder_ / "a"));
   wanted_up_.insert(0);
   coordinators_.front()->start().take();
-  invite_ = coordinators_.front()->new_invite(100).take();
   const auto spares = dice_.below(3);
   for (uint64_t i = 0; i < static_cast<uint64_t>(config_.pipeline.stages) + spares; ++i) enrol_worker();
   keep_ticking(*coordinators_.front());
@@ -187,19 +187,34 @@ void World::enrol_worker() {
   auto& coordinator = *coordinators_[served_];
   if (workers_.size() >= stage_.keys.size() || !can_call(coordinator)) return;
   const auto& key = stage_.keys[workers_.size()];
-  auto enrolled = coordinator.join(invite_, fmt::format("w{}", workers_.size()), key);
-  if (!enrolled && calm_) {  // the invite may have expired by a clock that jumped, or a backup may not know it
-    invite_ = coordinator.new_invite(100).take();
-    enrolled = coordinator.join(invite_, fmt::format("w{}", workers_.size()), key);
-    if (!enrolled) throw Violation("an invited worker cannot join: " + enrolled.error().message);
-  }
-  if (!enrolled) return;
-  // The answer may be lost; asking again gives the same name and costs no use.
-  const auto again = coordinator.join(invite_, "again", key);
-  if (again && again.value() != enrolled.value()) throw Violation("one key has become two peers");
-  workers_.push_back(std::make_unique<SimWorker>(*this, enrolled.value(), key));
+  const auto peer = enrol(fmt::format("w{}", workers_.size()), key);
+  if (!peer) return;
+  workers_.push_back(std::make_unique<SimWorker>(*this, *peer, key));
   workers_.back()->route = static_cast<int>(served_);
   workers_.back()->start();
+}
+
+std::optional<std::string> World::enrol(const std::string& name, const std::string& key) {
+  auto& coordinator = *coordinators_[served_];
+  const auto join = [&](Invite& invite) -> Result<std::string> {
+    auto joined = coordinator.join(invite.token, name, key);
+    if (joined) invite.peers.insert(joined.value());
+    if (invite.peers.size() > kInviteUses) throw Violation("an invite has brought in more peers than it has uses");
+    return joined;
+  };
+  auto enrolled = invites_.empty() ? Result<std::string>(Error{"no invite"}) : join(invites_.back());
+  if (!enrolled) {  // used up, expired by a clock that jumped, or not in a backup
+    const auto token = coordinator.new_invite(kInviteUses);
+    if (!token && !calm_) return std::nullopt;
+    invites_.push_back({token.value(), {}});
+    enrolled = join(invites_.back());
+    if (!enrolled && calm_) throw Violation("an invited worker cannot join: " + enrolled.error().message);
+    if (!enrolled) return std::nullopt;
+  }
+  // The answer may be lost. Asking again, with any invite, gives the same name.
+  const auto again = join(invites_[dice_.below(invites_.size())]);
+  if (again && again.value() != enrolled.value()) throw Violation("one key has become two peers");
+  return enrolled.value();
 }
 
 // ---- the network ----
@@ -252,6 +267,7 @@ std::shared_ptr<Connection> World::connect(SimWorker& worker) {
   const auto session = coordinator.accept(line, worker.peer());
   if (!session) return nullptr;
   line->session = session.value();
+  line->opened = now();
   return line;
 }
 

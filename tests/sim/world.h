@@ -43,6 +43,8 @@ struct Connection {
   SessionId session = 0;
   bool broken = false;   // nothing arrives any more
   bool closing = false;  // the coordinator has hung up
+  TimePoint opened{};
+  bool said_hello = false;
   TimePoint last_up{}, last_down{};
 };
 
@@ -130,6 +132,8 @@ class World {
   void calm();
   void check_result() const;
   void enrol_worker();
+  // An invited machine asks for a certificate. nullopt: it does not get one.
+  std::optional<std::string> enrol(const std::string& name, const std::string& key);
   SimWorker* worker_named(const std::string& peer) const;
   SimWorker& any_worker(uint64_t number) { return *workers_[number % workers_.size()]; }
   bool is_cut_off(const SimWorker& worker, const SimCoordinator& coordinator) const;
@@ -162,7 +166,11 @@ class World {
   std::set<size_t> wanted_up_;                                 // the owner starts these again
   bool has_backup_ = false;
   std::vector<std::unique_ptr<SimWorker>> workers_;
-  std::string invite_;
+  struct Invite {
+    std::string token;
+    std::set<std::string> peers;  // that came by it
+  };
+  std::vector<Invite> invites_;
   std::map<std::pair<std::string, std::string>, TimePoint> peers_cut_off_;  // until
   std::map<std::string, TimePoint> cut_off_;
   std::map<std::tuple<uint64_t, uint64_t, int64_t>, UnitStates> expected_;

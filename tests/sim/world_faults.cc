@@ -122,7 +122,9 @@ void World::happen_by_owner(const PlannedFault& fault, SimWorker& worker) {
       for (auto& one : workers_) {
         if (!coordinator.has_revoked(one->peer())) continue;
         // With its certificate, and with a new one for the same key.
-        if (coordinator.join(invite_, "somebody", one->key())) throw Violation(one->peer() + " was removed, and may join");
+        if (coordinator.join(invites_.back().token, "somebody", one->key())) {
+          throw Violation(one->peer() + " was removed, and may join");
+        }
         one->start();
       }
       break;

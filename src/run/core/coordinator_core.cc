@@ -53,6 +53,7 @@ CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now
   roster_.revoked = std::move(stored.revoked);
   // The holder of a seat may be alive and on its way back: nobody else gets the seat while the lease lasts.
   for (size_t i = 0; stored.roster.size() == seats_.size() && i < seats_.size(); ++i) {
+    if (roster_.revoked.contains(stored.roster[i])) continue;
     roster_.members[stored.roster[i]] = Member{.peer = stored.roster[i], .heard = now, .seat = seats_[i]};
     roster_.last_holders[seats_[i]] = stored.roster[i];
   }
