@@ -316,7 +316,7 @@ void SimCoordinator::close(SessionId session) {
 }
 
 void SimCoordinator::epoch_began(uint64_t) {
-  if (!world_.sqlite().is_synced(folder_.string())) throw Violation("an epoch began before it was on the disk");
+  if (!world_.sqlite().log_is_synced(folder_.string())) throw Violation("an epoch began before it was on the disk");
 }
 
 void SimCoordinator::check_sent(SessionId session, const control::ToWorker& message) {
@@ -328,7 +328,7 @@ void SimCoordinator::check_sent(SessionId session, const control::ToWorker& mess
     until = std::max(until, now() + std::chrono::duration_cast<Duration>(away));
   } else if (message.has_commit()) {
     observe_rows();
-    if (!world_.sqlite().is_synced(folder_.string())) throw Violation("a commit was sent before it was on the disk");
+    if (!world_.sqlite().log_is_synced(folder_.string())) throw Violation("a commit was sent before it was on the disk");
     world_.note_commit(message.commit(), history_);
   } else if (message.has_form()) {
     observe_rows();

@@ -241,9 +241,9 @@ void SqliteDisk::copy(const std::string& from_prefix, const std::string& to_pref
   files_.merge(copies);
 }
 
-bool SqliteDisk::is_synced(const std::string& prefix) const {
+bool SqliteDisk::log_is_synced(const std::string& prefix) const {
   return std::all_of(files_.begin(), files_.end(), [&](const auto& entry) {
-    return !entry.first.starts_with(prefix) || (entry.second->unsynced.empty() && !entry.second->cut);
+    return !entry.first.starts_with(prefix) || !entry.first.ends_with("-wal") || (entry.second->unsynced.empty() && !entry.second->cut);
   });
 }
 

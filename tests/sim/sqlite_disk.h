@@ -42,7 +42,8 @@ class SqliteDisk {
   void lose_power(const std::string& prefix, Dice& dice);
   // As a backup would: what is synced.
   void copy(const std::string& from_prefix, const std::string& to_prefix);
-  bool is_synced(const std::string& prefix) const;
+  // Whether the write-ahead logs are on the disk. A database file need not be: what it lacks is in its log.
+  bool log_is_synced(const std::string& prefix) const;
 
   // The operation after `skipped` others fails; with `sticky`, all after it too, until mend().
   void fail(SqliteFault fault, bool sticky, uint64_t skipped = 0);
