@@ -24,6 +24,12 @@ constexpr auto kProgram = "This program";
 const Value kNumber{"N"};
 const Value kAddress{"HOST:PORT"};
 
+template <class Arguments>
+void add_dashboard_options(Command& command, Arguments& arguments) {
+  command.value("--dashboard", arguments.dashboard, {"ADDR"}, "where the dashboard listens (HOST or HOST:PORT), or off");
+  command.add_flag("--open", arguments.open, "open the dashboard in a browser");
+}
+
 void add_train(Command& program) {
   auto arguments = std::make_shared<TrainArguments>();
   auto& command = program.command("train", "Train a model on this machine", kTrain);
@@ -34,6 +40,7 @@ void add_train(Command& program) {
   command.run_dir_option(arguments->run_dir);
   command.value("--resume", arguments->resume, kRun, "resume this run instead of starting a new one");
   command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
+  add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
   $ thinpipe train my.toml --set optim.lr=0.01 --set link.rate=20mbit --steps 100
@@ -73,6 +80,7 @@ void add_serve(Command& program) {
   command.value("--announce", arguments->announce, kAddress,
                 "further address to put into invites, for example a forwarded port; may be repeated");
   command.add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
+  add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe serve my.toml
   $ thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700
@@ -150,6 +158,40 @@ host of a run and its members can see and do.)");
 Measures memory, disk and speed. For each it prints whether it is enough and, if not, what would
 help. Downloads nothing.)");
   doctor_command.callback([invite, config] { doctor(*invite, *config); });
+}
+
+void add_dashboard(Command& program) {
+  auto arguments = std::make_shared<DashboardArguments>();
+  auto& command = program.command("dashboard", "Show a run in the browser", kRuns);
+  command.run_argument(arguments->run);
+  command.value("--listen", arguments->listen, kAddress, "address to listen on (HOST or HOST:PORT)");
+  command.add_flag("--open", arguments->open, "open it in a browser");
+  command.footer(R"(Examples:
+  $ thinpipe dashboard                          # the newest run; prints the address
+  $ thinpipe dashboard my-run --open
+  $ thinpipe dashboard my-run --listen 0.0.0.0:7800
+Also shows runs that are over. Where others can reach it, it asks for the run's token, which is in
+the address that it prints. Ctrl-C ends it. `train` and `serve` start one by themselves.)");
+  command.callback([arguments] { dashboard(*arguments); });
+
+  auto run = std::make_shared<std::string>(), out = std::make_shared<std::string>();
+  auto& report_command = program.command("report", "Write what a run did into one HTML file", kRuns);
+  report_command.run_argument(*run);
+  report_command.value("--out", *out, kFile, "file to write; default: report.html");
+  report_command.footer(R"(Examples:
+  $ thinpipe report                             # the newest run
+  $ thinpipe report my-run --out my-run.html
+Holds curves, bytes, where the time went, events and the config. Needs no scripts and no other file.)");
+  report_command.callback([run, out] { report(*run, *out); });
+
+  auto& trace_command = program.command("trace", "Write when each stage did what, for Perfetto", kRuns);
+  trace_command.run_argument(*run);
+  trace_command.value("--out", *out, kFile, "file to write; default: trace.json");
+  trace_command.footer(R"(Examples:
+  $ thinpipe trace                              # the newest run
+  $ thinpipe trace my-run --out my-run.json
+Open the file at ui.perfetto.dev or in chrome://tracing. Every tenth step shows its passes.)");
+  trace_command.callback([run, out] { trace(*run, *out); });
 }
 
 void add_runs(Command& program) {
@@ -586,6 +628,7 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
   add_invite_and_kick(program);
   add_join_and_doctor(program);
   add_runs(program);
+  add_dashboard(program);
   add_generate(program);
   add_eval(program);
   add_export(program);

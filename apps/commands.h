@@ -30,6 +30,16 @@ void print_status(const std::string& run, bool json);
 void pause_run(const std::string& run);
 void resume_run(const std::string& run);
 
+struct DashboardArguments {
+  std::string run;
+  std::string listen = "127.0.0.1";
+  bool open = false;
+};
+// Returns only if it cannot start.
+void dashboard(const DashboardArguments& arguments);
+void report(const std::string& run, const std::string& out);
+void trace(const std::string& run, const std::string& out);
+
 struct InviteArguments {
   std::string run;
   int64_t uses = 1;
@@ -76,6 +86,8 @@ struct TrainArguments {
   std::string run_dir;
   std::string resume;
   bool in_process = false;
+  std::string dashboard = "127.0.0.1";
+  bool open = false;
 };
 void train(const TrainArguments& arguments);
 
@@ -95,6 +107,8 @@ struct ServeArguments {
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool local = false;
+  std::string dashboard = "127.0.0.1";
+  bool open = false;
 };
 void serve(const ServeArguments& arguments);
 

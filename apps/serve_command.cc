@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <csignal>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "boundary/boundary.h"
 #include "commands.h"
@@ -16,11 +19,17 @@
 #include "pipeline/run_folder.h"
 #include "pipeline/table_file.h"
 #include "run/coordinator/serve.h"
+#include "run/dashboard_child.h"
 #include "run/run_changes.h"
 #include "run/worker/worker.h"
 #include "run_folders.h"
 
 namespace thinpipe {
+namespace {
+
+constexpr auto kDashboardStart = std::chrono::seconds(5);
+
+}  // namespace
 
 void serve(const ServeArguments& arguments) {
   // Before any thread is started, because threads inherit the mask.
@@ -29,6 +38,8 @@ void serve(const ServeArguments& arguments) {
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  const DashboardWish wish{arguments.dashboard, arguments.open};
+  check(wish).take();
   std::filesystem::path folder;
   if (!arguments.run.empty()) {
     if (!arguments.config.empty() || !arguments.run_dir.empty()) {
@@ -60,9 +71,13 @@ void serve(const ServeArguments& arguments) {
   options.open = !arguments.local;
   for (const auto& address : arguments.announce) check_address(address).take();
   if (arguments.local && options.listen.empty()) options.listen = {"127.0.0.1"};
+  std::optional<DashboardChild> dashboard;
   if (!arguments.local) {
-    options.on_ready = [](const std::vector<std::string>& addresses) {
+    options.on_ready = [&](const std::vector<std::string>& addresses) {
       fmt::print("serving at {}\nto let machines join: thinpipe invite\n", fmt::join(addresses, ", "));
+      std::fflush(stdout);
+      dashboard.emplace(std::filesystem::read_symlink("/proc/self/exe"), folder, wish);
+      if (const auto text = dashboard->first_news(SystemClock(), kDashboardStart)) fmt::print("{}\n", *text);
       std::fflush(stdout);
     };
   }

@@ -46,6 +46,12 @@ RunConfig config_from(const TrainArguments& arguments) {
   return config;
 }
 
+DashboardWish wish_in(const TrainArguments& arguments) {
+  const DashboardWish wish{arguments.dashboard, arguments.open};
+  check(wish).take();
+  return wish;
+}
+
 std::string model_line(const RunConfig& config) {
   const auto& model = config.model;
   const auto stages = fmt::format("d = {}, {} blocks in {} stage(s)", model.d, model.blocks, config.pipeline.stages);
@@ -138,7 +144,7 @@ int64_t parameters_in(const std::filesystem::path& model) {
 
 // The exit code.
 int train_as_processes(const std::filesystem::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
-                       bool live) {
+                       bool live, const DashboardWish& dashboard) {
   introduce(config, corpus, folder);
   fmt::print("stages: {} process(es), links of {} with {} delay\n", config.pipeline.stages, config.link.rate,
              config.link.delay);
@@ -146,7 +152,7 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
   const SystemClock clock;
   const auto start = clock.now();
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  const auto end = run_locally({program, folder, config, live}, clock);
+  const auto end = run_locally({program, folder, config, live, stdout, dashboard}, clock);
   if (end.complete) {
     conclude(config, corpus, folder, parameters_in(folder / "model.safetensors"), end.step, clock.now() - start,
              end.validation_loss);
@@ -163,7 +169,7 @@ int begin(const TrainArguments& arguments, const RunConfig& config, bool live) {
   require_table(arguments, config, corpus.vocab);
   const auto folder = create_run_folder(arguments.run_dir, config).take();
   bring_table(folder, config, folder_of_config(arguments)).take();
-  return train_as_processes(folder, settle_table(folder, config, corpus).take(), corpus, live);
+  return train_as_processes(folder, settle_table(folder, config, corpus).take(), corpus, live, wish_in(arguments));
 }
 
 // Everything is checked before it is written into the run.
@@ -177,13 +183,14 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
     return corpus_of_run(folder, wanted.data, data_dir(), std::ref(line));
   }();
   const CorpusBatches checked(corpus, wanted.train);
-  return train_as_processes(folder, change_run(folder, overrides), corpus, live);
+  return train_as_processes(folder, change_run(folder, overrides), corpus, live, wish_in(arguments));
 }
 
 }  // namespace
 
 void train(const TrainArguments& arguments) {
   const bool live = ::isatty(STDOUT_FILENO) == 1;
+  (void)wish_in(arguments);  // refuses a bad address before anything is prepared
   if (arguments.resume.empty()) {
     const auto config = config_from(arguments);
     if (arguments.in_process) return train_here(arguments, config, live);

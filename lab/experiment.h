@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "lab/lab.h"
-#include "lab/plot.h"
+#include "base/plot.h"
 #include "lab/training.h"
 #include "pipeline/tensor_file.h"
 

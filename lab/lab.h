@@ -24,7 +24,7 @@ void lab_default(const LabDefaultOptions& options);
 
 struct SpeedrunOptions {
   int64_t seeds = 2;
-  int64_t steps = 400;      // of the dense model's schedule and of the others'
+  int64_t steps = 300;      // of the dense model's schedule and of the others'
   bool long_track = false;  // four times the steps
   std::string corpus = "kjv";
   std::vector<std::string> only;      // names of rows; empty: all

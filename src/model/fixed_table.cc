@@ -19,9 +19,12 @@ constexpr int64_t kSampleRows = 256;
 }  // namespace
 
 FixedTable::FixedTable(uint64_t seed, int64_t vocab, int64_t d, double anchor_std, const at::TensorOptions& options)
-    : seed_(seed), vocab_(vocab), d_(d), anchor_std_(anchor_std), options_(options) {
-  if (vocab * d * static_cast<int64_t>(options.dtype().itemsize()) <= kMostFixedTableBytes) cached_ = whole();
-}
+    : seed_(seed),
+      vocab_(vocab),
+      d_(d),
+      anchor_std_(anchor_std),
+      options_(options),
+      keeps_(vocab * d * static_cast<int64_t>(options.dtype().itemsize()) <= kMostFixedTableBytes) {}
 
 FixedTable::FixedTable(const at::Tensor& table, const at::TensorOptions& options)
     : vocab_(table.size(0)), d_(table.size(1)), options_(options), given_(true), cached_(table.to(options)) {
@@ -36,6 +39,7 @@ at::Tensor FixedTable::make_rows(const at::Tensor& ids, const at::TensorOptions&
 }
 
 at::Tensor FixedTable::rows(const at::Tensor& ids) const {
+  if (keeps_ && !cached_.defined()) cached_ = whole();
   return cached_.defined() ? cached_.index_select(0, ids) : make_rows(ids, options_);
 }
 

@@ -13,7 +13,8 @@ namespace thinpipe {
 
 class FixedTable {
  public:
-  // Small tables (kMostFixedTableBytes) are made once and kept; rows of larger ones are made on demand.
+  // Small tables (kMostFixedTableBytes) are made when the first rows are asked for, and kept; rows of larger ones are
+  // made on demand. One thread at a time.
   FixedTable(uint64_t seed, int64_t vocab, int64_t d, double anchor_std, const at::TensorOptions& options);
   // A given table: (V, d) float32, from an imported model.
   FixedTable(const at::Tensor& table, const at::TensorOptions& options);
@@ -36,7 +37,8 @@ class FixedTable {
   double anchor_std_ = 0;
   at::TensorOptions options_;
   bool given_ = false;
-  at::Tensor cached_;  // (V, d) or undefined
+  bool keeps_ = false;
+  mutable at::Tensor cached_;  // (V, d) or undefined
 };
 
 }  // namespace thinpipe

@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/result.h"
 #include "base/sha256.h"
 #include "boundary/sizes.h"
@@ -40,6 +39,29 @@ bool all_finite(const at::Tensor& numbers) { return std::isfinite(numbers.sum().
 }  // namespace
 
 // ---- a step ----
+
+// Notes when the computing of a microbatch began and ended, in steps that are traced.
+class StageWorker::TracedPass {
+ public:
+  TracedPass(StageWorker& worker, bool backward, int64_t microbatch) : worker_(worker) {
+    pass_.set_backward(backward);
+    pass_.set_microbatch(microbatch);
+    pass_.set_begin_s(now());
+  }
+  ~TracedPass() {
+    if (!traces_step(worker_.step_)) return;
+    pass_.set_end_s(now());
+    *worker_.report_.add_passes() = pass_;
+  }
+  TracedPass(const TracedPass&) = delete;
+  TracedPass& operator=(const TracedPass&) = delete;
+
+ private:
+  float now() const { return static_cast<float>(seconds(SystemClock().now() - worker_.times_.began)); }
+
+  StageWorker& worker_;
+  control::Pass pass_;
+};
 
 Result<control::Ready> StageWorker::run_step(uint64_t epoch, int64_t step) {
   TP_CHECK(step == applied_, "asked to run step {}, but {} is next", step, applied_);
@@ -73,6 +95,7 @@ Status StageWorker::forward(int64_t m) {
   {
     const Stopwatch computing(times_.forward_s);
     const double loss_scale = 1.0 / static_cast<double>(tokens_per_step(config_.train));
+    const TracedPass traced(*this, false, m);
     pass = stage_.forward(std::move(in.batch), in.stream, loss_scale);  // keeps what backward needs
     report_.set_loss_sum(report_.loss_sum() + pass.loss_sum);
   }
@@ -88,6 +111,7 @@ Status StageWorker::backward(int64_t m) {
   }
   {
     const Stopwatch computing(times_.backward_s);
+    const TracedPass traced(*this, true, m);
     grad = stage_.backward(std::move(passes_.extract(m).mapped()), std::move(grad));  // adds to the gradients
   }
   if (!before_) return {};
@@ -100,7 +124,7 @@ void StageWorker::begin(uint64_t epoch, int64_t step) {
   report_.Clear();
   report_.set_epoch(epoch);
   report_.set_step(step);
-  times_ = {};
+  times_ = {.began = SystemClock().now()};
   with_previous_ = {};
   with_next_ = {};
   passes_.clear();

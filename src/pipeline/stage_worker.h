@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "boundary/boundary.h"
 #include "config/run_config.h"
 #include "model/stage.h"
@@ -95,8 +96,10 @@ class StageWorker {
  private:
   // Seconds of the current step.
   struct Times {
+    TimePoint began{};
     double forward_s = 0, backward_s = 0, wait_s = 0, total_s = 0;
   };
+  class TracedPass;
 
   // What one side of a cut keeps for its next message, and where a checkpoint has it.
   struct SendingSide {

@@ -10,6 +10,22 @@
 #include "optim/optimizer.h"
 
 namespace thinpipe {
+namespace {
+
+constexpr size_t kMostPasses = 1024;  // per stage and step; members may lie
+
+nlohmann::ordered_json passes_of(const control::Ready& report) {
+  auto passes = nlohmann::ordered_json::array();
+  // To a tenth of a millisecond, because every such line is kept.
+  const auto rounded = [](double s) { return std::round(s * 1e4) / 1e4; };
+  for (const auto& pass : report.passes()) {
+    if (passes.size() == kMostPasses) break;
+    passes.push_back({pass.backward() ? "b" : "f", pass.microbatch(), rounded(pass.begin_s()), rounded(pass.end_s())});
+  }
+  return passes;
+}
+
+}  // namespace
 
 int64_t tokens_per_step(const TrainConfig& train) { return train.microbatches * train.microbatch * train.seq_len; }
 
@@ -89,11 +105,13 @@ nlohmann::ordered_json timing_line(int64_t step, double elapsed_s, std::span<con
   nlohmann::ordered_json line = {{"step", step + 1}, {"seconds", elapsed_s}};
   auto stages = nlohmann::ordered_json::array();
   for (const auto& report : reports) {
-    stages.push_back({{"total_s", report.total_s()},
-                      {"forward_s", report.forward_s()},
-                      {"backward_s", report.backward_s()},
-                      {"update_s", report.update_s()},
-                      {"wait_s", report.wait_s()}});
+    nlohmann::ordered_json stage = {{"total_s", report.total_s()},
+                                    {"forward_s", report.forward_s()},
+                                    {"backward_s", report.backward_s()},
+                                    {"update_s", report.update_s()},
+                                    {"wait_s", report.wait_s()}};
+    if (report.passes_size() > 0) stage["passes"] = passes_of(report);
+    stages.push_back(std::move(stage));
   }
   line["stages"] = std::move(stages);
   return line;

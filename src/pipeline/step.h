@@ -18,6 +18,9 @@ int64_t tokens_per_step(const TrainConfig& train);
 // Whether a validation pass follows that many committed steps. The one at the end of the run is another matter.
 bool evaluates_after(const TrainConfig& train, int64_t committed);
 
+// Whether the stages note every pass of that step, from 0, for the timeline: in every tenth.
+constexpr bool traces_step(int64_t step) { return step % 10 == 0; }
+
 // One committed (or skipped) step, as decided and as stored by a coordinator.
 struct CommitRow {
   int64_t step = 0;  // from 0

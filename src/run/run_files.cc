@@ -33,6 +33,17 @@ Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run
   });
 }
 
+Result<DashboardPlace> read_dashboard_place(const std::filesystem::path& run_folder) {
+  return read_json<DashboardPlace>(run_folder / "dashboard.json", [](const nlohmann::json& found) {
+    return DashboardPlace{found.value("address", ""), found.value("port", 0), found.value("pid", int64_t{0})};
+  });
+}
+
+Status write_dashboard_place(const std::filesystem::path& run_folder, const DashboardPlace& place) {
+  const nlohmann::ordered_json json = {{"address", place.address}, {"port", place.port}, {"pid", place.pid}};
+  return write_file_atomically(run_folder / "dashboard.json", json.dump() + "\n", FileMode::kPrivate);
+}
+
 Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
   return read_json<RunOutcome>(run_folder / "outcome.json", [](const nlohmann::json& found) {
     return RunOutcome{.failed = found.value("failed", true),

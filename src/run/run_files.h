@@ -18,6 +18,15 @@ struct CoordinatorPlace {
 };
 Result<CoordinatorPlace> read_coordinator_place(const std::filesystem::path& run_folder);
 
+// Where a run's dashboard is. Only the owner can read the file, because the address holds the token.
+struct DashboardPlace {
+  std::string address;  // with the token
+  int port = 0;
+  int64_t pid = 0;
+};
+Result<DashboardPlace> read_dashboard_place(const std::filesystem::path& run_folder);
+Status write_dashboard_place(const std::filesystem::path& run_folder, const DashboardPlace& place);
+
 // How a run ended, for the process that started it: outcome.json.
 struct RunOutcome {
   bool failed = false;

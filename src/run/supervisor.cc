@@ -72,6 +72,8 @@ class Supervisor {
       }
       for (int64_t stage = std::ssize(workers_); stage < run_.config.pipeline.stages; ++stage) add_worker(stage);
       ask();
+      if (!dashboard_) dashboard_.emplace(run_.program, run_.folder, run_.dashboard);
+      if (const auto text = dashboard_->news()) note(*text);
       for (auto& worker : workers_) tend(worker);
     }
     say_goodbye();
@@ -258,6 +260,7 @@ class Supervisor {
   std::vector<Part> workers_;
   std::optional<CoordinatorPlace> place_;
   std::unique_ptr<CoordinatorLine> line_;
+  std::optional<DashboardChild> dashboard_;
   std::optional<Progress> progress_;
   EventNotes events_;
   int64_t shown_step_ = 0;

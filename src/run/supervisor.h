@@ -12,6 +12,7 @@
 #include "config/run_config.h"
 #include "proto/control.pb.h"
 #include "run/coordinator/serve.h"
+#include "run/dashboard_child.h"
 
 namespace thinpipe {
 
@@ -21,6 +22,7 @@ struct LocalRun {
   RunConfig config;
   bool live = false;        // standard output is a terminal
   std::FILE* out = stdout;  // where to print for the person
+  DashboardWish dashboard = {.listen = "off"};
 };
 
 // Returns when the run has ended; the outcome is not complete if the person interrupted it. Throws UserError with the

@@ -1,4 +1,4 @@
-#include "lab/plot.h"
+#include "base/plot.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Plots: ticks are round and inside, points are where their numbers say, text cannot break the file.
-#include "lab/plot.h"
+#include "base/plot.h"
 
 #include <gtest/gtest.h>
 
