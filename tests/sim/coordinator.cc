@@ -72,6 +72,7 @@ Status SimCoordinator::start() {
   }
   unsure_count_.reset();
   if (found < history_.committed()) history_.roll_back(found);
+  generation_ = fact("generation");
   manifest_step_ = -1;
   observe();
   return {};
@@ -125,16 +126,19 @@ bool SimCoordinator::is_paused() const {
   return status.paused();
 }
 
+uint64_t SimCoordinator::fact(const char* name) {
+  return std::stoull(desk_->store().get(name).take().value_or("0"));
+}
+
 control::Holding SimCoordinator::holding_of(int64_t stage) {
   enter();
-  const auto number = [&](const char* name) { return std::stoull(desk_->store().get(name).take().value_or("0")); };
   control::Holding holding;
   holding.set_run(world_.run());
   holding.mutable_seat()->set_stage(stage);
-  holding.set_generation(number("generation"));
+  holding.set_generation(fact("generation"));
   holding.set_applied(desk_->core().committed());
   holding.set_ready_step(-1);
-  holding.set_revision(number("state_revision"));
+  holding.set_revision(fact("state_revision"));
   return holding;
 }
 
@@ -333,6 +337,7 @@ void SimCoordinator::check_sent(SessionId session, const control::ToWorker& mess
   } else if (message.has_form()) {
     observe_rows();
     world_.expect({revision_, message.form().epoch()}, message.form().step(), history_);
+    generation_ = message.form().generation();
     check_form(session, message.form());
   } else if (message.has_run_step()) {
     world_.expect({revision_, message.run_step().epoch()}, message.run_step().step(), history_);

@@ -61,7 +61,7 @@ class SimCoordinator final : private Outbox {
   const std::string& name() const { return name_; }
   const std::optional<Finish>& finished() const { return finished_; }  // without a failure
   const History& history() const { return history_; }
-  uint64_t revision() const { return revision_; }
+  uint64_t generation() const { return generation_; }
   test::FaultyFileSystem& disk() { return *disk_; }
   const RunDesk& desk() const { return *desk_; }
   std::filesystem::path store_path() const { return folder_ / "run.sqlite"; }
@@ -113,6 +113,8 @@ class SimCoordinator final : private Outbox {
   void check_sent(SessionId session, const control::ToWorker& message);
   void check_form(SessionId session, const control::Form& form);
   void exit();
+  // A number in the store.
+  uint64_t fact(const char* name);
   bool disk_has_failed() const;
 
   World& world_;
@@ -128,6 +130,7 @@ class SimCoordinator final : private Outbox {
   int life_ = 0;
   int process_ = 0;
   uint64_t revision_ = 0;
+  uint64_t generation_ = 0;  // of the last Form, or as a start found it
   TimePoint frozen_until_{};
   std::optional<int64_t> unsure_count_;  // of rows, if writing the last decision failed: it may be durable all the same
   uint64_t faults_before_ = 0;      // of SQLite's disk, before this life

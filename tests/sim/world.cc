@@ -211,6 +211,7 @@ std::optional<std::string> World::enrol(const std::string& name, const std::stri
     if (!enrolled && calm_) throw Violation("an invited worker cannot join: " + enrolled.error().message);
     if (!enrolled) return std::nullopt;
   }
+  if (!dice_.one_in(4)) return enrolled.value();
   // The answer may be lost. Asking again, with any invite, gives the same name.
   const auto again = join(invites_[dice_.below(invites_.size())]);
   if (again && again.value() != enrolled.value()) throw Violation("one key has become two peers");
@@ -375,8 +376,11 @@ bool World::has_copy(const SimWorker& worker, const SimCoordinator& coordinator,
   if (now() - worker.troubled <= lease || now() < worker.away_until || is_cut_off(worker, coordinator)) return false;
   if (coordinators_[static_cast<size_t>(worker.route)].get() != &coordinator) return false;
   const auto& holding = worker.core()->holding();
-  if (!holding || holding->seat().stage() != stage) return false;
-  const bool in_doubt = holding->applied() == committed - 1 && holding->ready_step() == committed - 1;
+  // After a return to a checkpoint the same steps are another history, although here they come to the same states.
+  if (!holding || holding->seat().stage() != stage || holding->generation() != coordinator.generation()) return false;
+  const auto& rows = coordinator.history().rows();
+  const bool in_doubt = holding->applied() == committed - 1 && holding->ready_step() == committed - 1 &&
+                        committed > 0 && holding->ready_epoch() == rows[static_cast<size_t>(committed) - 1].epoch;
   if (holding->applied() != committed && !in_doubt) return false;
   return worker.states() == coordinator.history().states_of_stage(holding->applied(), stage);
 }
