@@ -631,6 +631,21 @@ Prepares made-up text in a process of its own.)");
   });
 }
 
+void add_bench_sim(Command& bench) {
+  auto json = std::make_shared<bool>(false);
+  auto options = std::make_shared<BenchSimOptions>();
+  auto& sim = bench.command("sim", "Simulate runs in which everything goes wrong");
+  sim.number("--seeds", options->seeds, 1, 100'000'000, "runs to simulate");
+  sim.number("--from", options->from, 0, 1'000'000'000'000, "the first seed");
+  sim.json_flag(*json);
+  sim.footer(R"(Examples:
+  $ thinpipe bench sim
+  $ thinpipe bench sim --seeds 5000 --from 20000 --json | tail -n 1
+Processes die and freeze, lines break, disks fail and members lie, all in one thread and in virtual
+time. Prints how many runs a minute one core simulates, and what went wrong that must not.)");
+  sim.callback([options, json] { bench_sim(*options, *json); });
+}
+
 void add_bench_trust(Command& bench) {
   auto json = std::make_shared<bool>(false);
   auto options = std::make_shared<BenchTrustOptions>();
@@ -660,6 +675,7 @@ Each benchmark runs on this machine alone and prints ratios measured within one 
   add_bench_dashboard(bench);
   add_bench_join_and_data(bench);
   add_bench_trust(bench);
+  add_bench_sim(bench);
 }
 
 void add_help(Command& program) {

@@ -26,6 +26,7 @@ void bench_table(const BenchTableOptions&, bool) { throw NeedsTorch(); }
 void bench_wan(const BenchWanOptions&, bool) { throw NeedsTorch(); }
 void bench_trust(const BenchTrustOptions&, bool) { throw NeedsTorch(); }
 void bench_dashboard(const BenchDashboardOptions&, bool) { throw NeedsTorch(); }
+void bench_sim(const BenchSimOptions&, bool) { throw NeedsTorch(); }
 void bench_join(const std::string&, bool) { throw NeedsTorch(); }
 void bench_data(const BenchDataOptions&, bool) { throw NeedsTorch(); }
 

@@ -69,6 +69,13 @@ struct BenchDashboardOptions {
 // How much slower a run gets when it is watched, and how soon the dashboard answers about a long run.
 void bench_dashboard(const BenchDashboardOptions& options, bool json);
 
+struct BenchSimOptions {
+  int64_t seeds = 1000;
+  int64_t from = 1;  // the first seed
+};
+// Plays simulated runs in which everything goes wrong (tests/sim): seeds per minute on one core, and how many failed.
+void bench_sim(const BenchSimOptions& options, bool json);
+
 // Seconds from `thinpipe join` to the newcomer's first step, in the default run.
 void bench_join(const std::string& program, bool json);
 

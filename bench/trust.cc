@@ -267,7 +267,9 @@ class TrustBench {
         probed.mutable_probed()->set_address(told.probe().addresses(0));
         stream->Write(probed);
       } else {
-        stream->Write(answer(told));
+        auto said = answer(told);
+        said.set_revision(told.revision());
+        stream->Write(said);
       }
     }
     context.TryCancel();

@@ -57,6 +57,7 @@ Result<CommitRow> decide(int64_t tokens, double clip, std::span<const control::R
 control::Commit commit_message(const CommitRow& row) {
   control::Commit commit;
   commit.set_epoch(row.epoch);
+  commit.set_revision(row.revision);
   commit.set_step(row.step);
   commit.set_apply(row.apply);
   commit.set_grad_factor(row.grad_factor);

@@ -25,6 +25,7 @@ constexpr bool traces_step(int64_t step) { return step % 10 == 0; }
 struct CommitRow {
   int64_t step = 0;  // from 0
   uint64_t epoch = 0;
+  uint64_t revision = 0;  // of the coordinator that decided it
   bool apply = true;  // false: the loss or its gradient was not finite; the step counts but changes nothing
   double grad_factor = 1;
   double squared_norm = 0;  // of all gradients, before clipping

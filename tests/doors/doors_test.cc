@@ -278,6 +278,7 @@ TEST_F(Doors, HolderThatOnlyMakesTrouble_LosesItsPlaceAndTheRunLives) {
     } else {
       answer.mutable_heartbeat();
     }
+    answer.set_revision(told.revision());
     stream->Write(answer);
   }
   EXPECT_GE(forms, 2);

@@ -2,6 +2,7 @@
 // tests/apps tests the rest of the processes' lives with the real program.
 #include "run/supervisor.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -82,7 +83,7 @@ constexpr const char* kEndWell = R"(echo '{"failed": false, "complete": true, "s
 const std::string kKilled = "the coordinator was ended by signal 9 (Killed); starting it again\n";
 
 TEST_F(FailingStart, CoordinatorKilledBeforeItListens_IsStartedAgain) {
-  const auto outcome = run(std::string("[ $starts -gt 2 ] || kill -9 $$\n") + kEndWell);
+  const auto outcome = run(fmt::format("[ $starts -gt 2 ] || kill -9 $$\n{}", kEndWell));
   EXPECT_TRUE(outcome.complete);
   EXPECT_EQ(outcome.step, 7);
   EXPECT_EQ(text_of("out"), kKilled + kKilled);

@@ -63,6 +63,16 @@ class FaultyFileSystem : public FileSystem {
   // The next operation of that name fails with EIO, in addition to the fault.
   void fail_next(std::string operation) { failing_ = std::move(operation); }
 
+  // Every operation fails with that errno from now on, in addition to the fault; 0: no longer.
+  void fail_all(int reason) { failing_with_ = reason; }
+  // The next operation fails with that errno; with half_written, a write takes half of its bytes before.
+  void fail_once(int reason, bool half_written = false) {
+    once_with_ = reason;
+    half_first_ = half_written;
+  }
+  // How many operations have failed because of these two.
+  size_t failures() const { return failures_; }
+
   // Crashes or loses power now, if that did not happen because there was no operation n.
   void crash() {
     if (std::exchange(crashed_, true)) return;
@@ -166,6 +176,16 @@ class FaultyFileSystem : public FileSystem {
     if (failing_ == operation) {
       failing_.clear();
       return fail(EIO);
+    }
+    if (once_with_ != 0 && half_first_ && shortened != nullptr) {
+      *shortened = true;
+      half_first_ = false;
+      return false;
+    }
+    const int reason = once_with_ != 0 ? std::exchange(once_with_, 0) : failing_with_;
+    if (reason != 0) {
+      ++failures_;
+      return fail(reason);
     }
     if (fault_ == Fault::kNone || operations_.size() < at_) return false;
     if (fault_ == Fault::kShortWrite) {
@@ -273,6 +293,9 @@ class FaultyFileSystem : public FileSystem {
   const size_t at_;
   std::vector<std::string> operations_;
   std::string failing_;
+  int failing_with_ = 0, once_with_ = 0;
+  bool half_first_ = false;
+  size_t failures_ = 0;
   bool happened_ = false;
   bool crashed_ = false;
   bool rest_of_write_fails_ = false;

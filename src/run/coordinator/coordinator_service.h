@@ -1,6 +1,5 @@
-// The coordinator as a gRPC service: checks who is calling, turns calls into events of the core and carries out the
-// core's effects, in order, under one lock. A durable effect is on the disk before anybody hears of it. Serves token
-// ids and files as bytes and makes no tensors.
+// The coordinator as a gRPC service: checks who is calling and turns calls into calls of the desk (run_desk.h), which
+// decides and keeps the state, under one lock. Serves token ids and files as bytes and makes no tensors.
 #pragma once
 
 #include <condition_variable>
@@ -20,34 +19,18 @@
 #include "proto/control.grpc.pb.h"
 #include "run/coordinator/admission.h"
 #include "run/coordinator/call_limits.h"
-#include "run/coordinator/run_logs.h"
-#include "run/coordinator/run_store.h"
-#include "run/core/coordinator_core.h"
-#include "store/checkpoints.h"
+#include "run/coordinator/run_desk.h"
 #include "text/windows.h"
 
 namespace thinpipe {
 
-// The facts of a run that do not depend on its progress.
-struct RunIdentity {
-  std::string run;  // 32 hex digits
-  RunConfig config;
-  std::filesystem::path folder;
-  std::string corpus_id;
-  int64_t vocab = 0;
-  std::string seed_numbers_sha256;      // seed_numbers_sha256() of the run
-  std::optional<CheckpointFile> table;  // the frozen token table's file, if the config names one
-  std::filesystem::path table_path;
-};
-
 // Who may take part, and the authority that signs their certificates.
 struct RunDoor {
   CertificateAuthority authority;
-  bool open = false;         // strangers may join
   std::string operator_pem;  // the operator's certificate; others with that name are of earlier starts and refused
 };
 
-class CoordinatorService final : public control::Coordinator::Service {
+class CoordinatorService final : public control::Coordinator::Service, private Outbox {
  public:
   // windows: for GetWindows. All references must outlive it.
   CoordinatorService(RunIdentity identity, RunDoor door, RunStore store, const TokenWindows& windows,
@@ -89,20 +72,10 @@ class CoordinatorService final : public control::Coordinator::Service {
  private:
   // One open Attend stream.
   struct Session {
-    std::string peer;
-    TimePoint opened{};
-    bool said_hello = false;
     grpc::ServerContext* context = nullptr;
     std::deque<control::ToWorker> queue;
     bool closed = false;   // ignores everything that still comes
     bool hung_up = false;  // by the worker
-  };
-  // A file that is being uploaded.
-  struct Upload {
-    std::string peer;
-    control::StateFile file;
-    TimePoint moved{};  // when its last part came
-    grpc::ServerContext* context = nullptr;
   };
   // A caller and the call that they make.
   struct Visit {
@@ -125,57 +98,38 @@ class CoordinatorService final : public control::Coordinator::Service {
   Status may_read_tokens(const Visit& visit);
   grpc::Status other_run(const std::string& run) const;
 
-  // With the mutex held.
-  void hear(SessionId id, const Visit& visit, const std::string& peer, const control::FromWorker& message);
-  // Ends streams without a Hello and uploads that stand still or that nobody waits for.
-  void end_idle_calls();
+  // The outbox of the desk. With the mutex held. send() adds the hashes of the step's tokens, which the core does not
+  // know, to RunStep.
+  Status send(SessionId session, control::ToWorker message) override;
+  void close(SessionId session) override;
+  void epoch_began(uint64_t epoch) override { tunnels_.drop(epoch); }
   std::string invite_of(const std::string& peer);
   // Carries out kick and unkick. Returns what to tell the operator.
   Result<std::string> shut_out_or_pardon(const control::ControlRequest& request);
-  void apply(Effects effects);
-  Status carry_out(const Effect& effect, Effects& more);
-  Status keep_cuts(const std::vector<int64_t>& cuts);
-  Status write_manifest(const WriteManifest& manifest);
-  // Queues the message; adds the hashes of the step's tokens, which the core does not know, to RunStep.
-  Status send(SessionId session, control::ToWorker message);
 
-  RunRules make_rules() const;
-  Status read_checkpoints(StoredRun& stored);
-  Status forget_other_cuts(StoredRun& stored);
   void write_messages(Session& session, Stream& stream);
   void describe_run(control::RunDescription& run) const;
   void describe_offer(const control::JoinRequest& request, WallTime now, control::JoinReply& reply) const;
   bool has_windows(const control::WindowsRequest& request) const;
   grpc::Status receive_file(const Visit& visit, int64_t upload, const control::FilePart& first,
                             grpc::ServerReader<control::FilePart>& reader);
-  // Whether an uploaded file is the state of its unit.
-  Status check_content(const std::filesystem::path& path, const control::StateFile& file) const;
 
-  RunIdentity identity_;  // the cuts may be decided later, by the machines
   const RunDoor door_;
-  RunStore store_;
+  const TokenWindows& windows_;
+  const Clock& clock_;
+  RunDesk desk_;
   Admission admission_;
   std::vector<std::string> addresses_;
   std::function<void(const std::string&, const std::string&)> on_member_;
   std::mutex budget_mutex_;
   CallBudget budget_;
-  RefusalLog door_refusals_;    // at the coordinator's own port
-  RefusalLog worker_refusals_;  // at the workers'; apart, so that callers at one door cannot hide those at the other
-  const TokenWindows& windows_;
-  const Clock& clock_;
-  CheckpointStore checkpoints_;
-  RunLogs logs_;
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards the desk and everything below
   std::condition_variable changed_;
-  std::optional<CoordinatorCore> core_;
   std::map<SessionId, Session> sessions_;
-  SessionId next_session_ = 0;
-  std::map<int64_t, Upload> uploads_;
-  int64_t next_upload_ = 0;
+  std::map<int64_t, grpc::ServerContext*> uploads_;
   int64_t hashed_step_ = -1;
   std::vector<std::string> ids_sha256_;  // of its microbatches
-  std::optional<Finish> end_;
   TunnelService tunnels_;
 };
 

@@ -159,6 +159,7 @@ Result<StoredRun> RunStore::load() const {
     return text ? std::stoull(*text) : uint64_t{0};
   };
   const auto epoch = TRY(number("epoch")), generation = TRY(number("generation")), paused = TRY(number("paused"));
+  const auto state_revision = TRY(number("state_revision"));
   auto holders = TRY(roster());
   const auto revoked = TRY(select(path_, database_, "SELECT peer FROM revoked", {}, first_text));
   const auto rows = TRY(commits());
@@ -167,11 +168,15 @@ Result<StoredRun> RunStore::load() const {
   auto& steps = stored.steps;
   steps.epoch = epoch;
   steps.generation = generation;
+  steps.state_revision = state_revision;
   steps.committed = static_cast<int64_t>(rows.size());
   for (const auto& row : rows) {
     if (!row.apply) steps.skipped.insert(row.step);
   }
-  if (!rows.empty()) steps.last_commit = rows.back();
+  if (!rows.empty()) {
+    steps.last_commit = rows.back();
+    steps.last_commit->revision = state_revision;
+  }
   for (const auto& evaluation : evaluated) {
     steps.evaluations.insert(evaluation.step);
     if (evaluation.is_final) steps.final_loss = evaluation.loss;
@@ -186,6 +191,7 @@ Status RunStore::set_epoch(const PersistEpoch& epoch) {
   return in_transaction([&]() -> Status {
     TRY(set("epoch", fmt::format("{}", epoch.epoch)));
     TRY(set("generation", fmt::format("{}", epoch.generation)));
+    TRY(set("state_revision", fmt::format("{}", epoch.state_revision)));
     TRY(run("DELETE FROM roster", {}));
     for (size_t stage = 0; stage < epoch.roster.size(); ++stage) {
       TRY(run("INSERT INTO roster VALUES (?, ?)", {static_cast<int64_t>(stage), epoch.roster[stage]}));
@@ -208,9 +214,12 @@ Result<std::vector<std::string>> RunStore::roster() const {
 }
 
 Status RunStore::add_commit(const CommitRow& row) {
-  return execute(path_, database_, "INSERT OR REPLACE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                 {row.step, static_cast<int64_t>(row.epoch), int64_t{row.apply}, row.grad_factor, row.squared_norm,
-                  row.loss, row.basis_version, row.metrics, row.timing});
+  return in_transaction([&]() -> Status {
+    TRY(set("state_revision", fmt::format("{}", row.revision)));
+    return execute(path_, database_, "INSERT OR REPLACE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                   {row.step, static_cast<int64_t>(row.epoch), int64_t{row.apply}, row.grad_factor, row.squared_norm,
+                    row.loss, row.basis_version, row.metrics, row.timing});
+  });
 }
 
 Result<std::vector<CommitRow>> RunStore::commits(int64_t from) const {

@@ -39,7 +39,7 @@ class RunStore {
   RunStore(RunStore&& other) noexcept;
   RunStore& operator=(RunStore&&) = delete;
 
-  // Small facts by name: "run", "epoch", "generation", "paused", "port", "corpus", "begun_from".
+  // Small facts by name: "run", "epoch", "generation", "state_revision", "paused", "port", "corpus", "begun_from".
   Status set(const std::string& name, const std::string& value);
   Result<std::optional<std::string>> get(const std::string& name) const;
 
@@ -52,6 +52,7 @@ class RunStore {
   Result<uint64_t> forget_holders();
   Result<std::vector<std::string>> roster() const;
 
+  // One transaction: stores the row, and whose commit it is.
   Status add_commit(const CommitRow& row);
   // Returns the rows from that step on, in order.
   Result<std::vector<CommitRow>> commits(int64_t from = 0) const;

@@ -193,8 +193,10 @@ Finish serve_run(const ServeOptions& options) {
        .vocab = corpus.vocab,
        .seed_numbers_sha256 = seed_numbers_sha256(config, corpus.vocab),
        .table = checked_table(options.folder, config, corpus.vocab),
-       .table_path = table_path(options.folder, config.model.table)},
-      {std::move(authority), options.open, load_identity(operator_folder(options.folder)).take().certificate_pem},
+       .table_path = table_path(options.folder, config.model.table),
+       .open = options.open,
+       .validation_windows = windows.validation_windows()},
+      {std::move(authority), load_identity(operator_folder(options.folder)).take().certificate_pem},
       std::move(store), windows, clock);
   service.start().take();
   Door door(places, door_limits());

@@ -48,10 +48,12 @@ CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now
       start_(now),
       paused_(stored.paused),
       steps_(std::move(stored.steps)),
-      saving_(std::move(stored.saving)) {
+      saving_(std::move(stored.saving)),
+      last_tick_(now) {
   roster_.revoked = std::move(stored.revoked);
   // The holder of a seat may be alive and on its way back: nobody else gets the seat while the lease lasts.
   for (size_t i = 0; stored.roster.size() == seats_.size() && i < seats_.size(); ++i) {
+    if (roster_.revoked.contains(stored.roster[i])) continue;
     roster_.members[stored.roster[i]] = Member{.peer = stored.roster[i], .heard = now, .seat = seats_[i]};
     roster_.last_holders[seats_[i]] = stored.roster[i];
   }
@@ -92,9 +94,9 @@ Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
 }
 
 Effects CoordinatorCore::tick(TimePoint now) {
-  if (last_tick_ && now - *last_tick_ > kLongestGap) {
+  if (now - last_tick_ > kLongestGap) {
     // This process stood still. What the members said in the meantime waits to be read: nobody was silent.
-    const Duration gap = now - *last_tick_;
+    const Duration gap = now - last_tick_;
     for (auto& [peer, member] : roster_.members) {
       for (auto* time : {&member.heard, &member.pulse.moved, &member.pulse.saving_moved})
         *time = std::min(now, *time + gap);
@@ -207,7 +209,7 @@ Effects CoordinatorCore::pardon(const std::string& peer, TimePoint now) {
 
 Effects CoordinatorCore::fail(const std::string& reason) {
   finish(true, reason);
-  return std::exchange(out_, {});
+  return take_effects();
 }
 
 // ---- messages from workers ----
@@ -236,6 +238,7 @@ void CoordinatorCore::hello(SessionId session, const control::Hello& hello, Time
   if (member.holding && missed_last_commit(steps_, *member.holding)) {
     send(member, to_worker(*steps_.last_commit));
     member.holding->set_applied(steps_.committed);
+    member.holding->set_revision(steps_.state_revision);
     log("in doubt", fmt::format("{}: step {} was committed", member.peer, steps_.committed));
   }
   if (member.holding && !is_believed(roster_, steps_, member)) member.holding.reset();
@@ -247,8 +250,12 @@ void CoordinatorCore::hello(SessionId session, const control::Hello& hello, Time
   }
 }
 
-// Ignores reports that do not fit the epoch and the step: they are late or repeated.
+// Ignores reports that do not fit the epoch and the step: they are late or repeated. So are answers to another start of
+// the coordinator, which may have counted epochs in the same way.
 void CoordinatorCore::hear(Member& member, const control::FromWorker& message, TimePoint now) {
+  const bool names_epoch = message.has_formed() || message.has_ready() || message.has_evaluated() ||
+                           (message.has_trouble() && !message.trouble().fatal());
+  if (names_epoch && message.revision() != steps_.revision) return;
   const auto fits = [&](const auto& report, Phase phase) {
     return member.seat && phase_ == phase && report.epoch() == steps_.epoch && report.step() == steps_.committed;
   };
@@ -487,7 +494,7 @@ Effects CoordinatorCore::advance(TimePoint now) {
     if (phase_ == Phase::kEvaluating && steps_.evaluated.size() == seats_.size()) end_evaluation();
     if (phase_ == Phase::kIdle) act_when_idle(now);
   }
-  return std::exchange(out_, {});
+  return take_effects();
 }
 
 bool CoordinatorCore::ready_to_form(TimePoint now) {
@@ -533,7 +540,8 @@ void CoordinatorCore::form(TimePoint now) {
   give_up_saving(saving_, !beginning.all_restore);
   begin_epoch(steps_, beginning, saving_.manifest_files.empty() ? 0 : saving_.manifest_files.front().basis_version());
 
-  PersistEpoch persist{steps_.epoch, steps_.generation, beginning.all_restore ? beginning.step : -1, {}};
+  PersistEpoch persist{steps_.epoch, steps_.generation, beginning.all_restore ? beginning.step : -1, {},
+                       steps_.state_revision};
   for (const auto* member : present) persist.roster.push_back(member->peer);
   out_.push_back(std::move(persist));
   for (size_t i = 0; i < present.size(); ++i) {
@@ -560,6 +568,7 @@ control::ToWorker CoordinatorCore::form_message(const std::vector<Member*>& crew
   for (const int64_t blocks : blocks_per_stage(rules_.config)) form.add_cuts(blocks);
   form.set_config_sha256(rules_.config_sha256);
   form.set_restore(restore);
+  form.set_state_revision(steps_.state_revision);
   if (!restore) return message;
   for (auto& file : files_of(saving_, units_of(rules_, *crew[i]->seat))) *form.add_files() = std::move(file);
   return message;
@@ -626,7 +635,10 @@ void CoordinatorCore::commit(TimePoint now) {
   if (steps_.step_times_s.size() > kStepTimes) steps_.step_times_s.pop_front();
   out_.push_back(PersistCommit{row});
   send_to_crew(to_worker(row));
-  for (auto* member : present) member->holding->set_applied(steps_.committed);
+  for (auto* member : present) {
+    member->holding->set_applied(steps_.committed);
+    member->holding->set_revision(steps_.state_revision);
+  }
   const int64_t every = rules_.config.checkpoint.every;
   if (every > 0 && steps_.committed % every == 0) saving_.due = true;
   phase_ = Phase::kIdle;
@@ -690,6 +702,13 @@ void CoordinatorCore::refuse(SessionId session, const std::string& who, const st
   message.mutable_refuse()->set_retry_after_s(seconds(retry_after));
   out_.push_back(SendTo{session, std::move(message)});
   log("refused", fmt::format("{}: {}", who, reason));
+}
+
+Effects CoordinatorCore::take_effects() {
+  for (auto& effect : out_) {
+    if (auto* one = std::get_if<SendTo>(&effect)) one->message.set_revision(steps_.revision);
+  }
+  return std::exchange(out_, {});
 }
 
 // Part of the text may come from a worker.

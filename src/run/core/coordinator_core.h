@@ -133,6 +133,8 @@ class CoordinatorCore {
   void send_to_crew(const control::ToWorker& message);
   void refuse(SessionId session, const std::string& who, const std::string& reason, Duration retry_after = {});
   void log(std::string kind, const std::string& text);
+  // The effects of the current event. Every message carries the revision.
+  Effects take_effects();
 
   RunRules rules_;
   const std::vector<Seat> seats_;
@@ -146,7 +148,7 @@ class CoordinatorCore {
   Steps steps_;
   Saving saving_;
   Blame blame_;
-  std::optional<TimePoint> last_tick_;
+  TimePoint last_tick_;
   TimePoint began_{};         // the present phase, if the workers have an order
   TimePoint saving_began_{};  // the checkpoint under way
   Effects out_;               // effects of the current event

@@ -29,6 +29,7 @@ struct PersistEpoch {
   uint64_t generation;
   int64_t drop_from = -1;
   std::vector<std::string> roster;  // who holds each stage
+  uint64_t state_revision = 0;      // Steps::state_revision
 };
 // Durable.
 struct PersistCommit {

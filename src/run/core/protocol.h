@@ -6,6 +6,6 @@
 
 namespace thinpipe {
 
-constexpr uint32_t kControlProtocol = 4;
+constexpr uint32_t kControlProtocol = 5;
 
 }  // namespace thinpipe

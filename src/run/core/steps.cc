@@ -100,6 +100,7 @@ void begin_epoch(Steps& steps, const Beginning& beginning, int64_t basis_version
   steps.retry_at.reset();
   if (!beginning.all_restore) return;
   steps.generation = steps.epoch;
+  steps.state_revision = steps.revision;
   steps.committed = beginning.step;
   steps.basis_version = basis_version;
   steps.last_commit.reset();
@@ -137,6 +138,7 @@ Result<CommitRow> commit_step(Steps& steps, const RunRules& rules, const std::ve
   auto row = TRY(decide(tokens_per_step(rules.config.train), rules.config.optim.clip, reports));
   if (row.apply && !reports.front().basis_hash().empty()) ++steps.basis_version;
   row.basis_version = steps.basis_version;
+  row.revision = steps.state_revision = steps.revision;
   row.metrics = metrics_line(rules.config, row, reports).dump();
   row.timing = timing_text(row.step, since_start, reports);
   note_times(steps, rules, reports);
@@ -250,7 +252,8 @@ control::ToWorker save_order(const Steps& steps) {
 bool missed_last_commit(const Steps& steps, const control::Holding& holding) {
   const auto& row = steps.last_commit;
   return row && holding.generation() == steps.generation && holding.applied() == steps.committed - 1 &&
-         holding.ready_step() == row->step && holding.ready_epoch() == row->epoch;
+         holding.ready_step() == row->step && holding.ready_epoch() == row->epoch &&
+         holding.ready_revision() == row->revision;
 }
 
 control::Holding holding_of(const Steps& steps, const RunRules& rules, Seat seat) {
@@ -261,12 +264,13 @@ control::Holding holding_of(const Steps& steps, const RunRules& rules, Seat seat
   holding.set_generation(steps.generation);
   holding.set_applied(steps.committed);
   holding.set_ready_step(-1);
+  holding.set_revision(steps.state_revision);
   return holding;
 }
 
 bool keeps_state(const Steps& steps, const std::optional<control::Holding>& holding, Seat seat) {
   return holding && holding->seat().stage() == seat.stage && holding->generation() == steps.generation &&
-         holding->applied() == steps.committed;
+         holding->applied() == steps.committed && holding->revision() == steps.state_revision;
 }
 
 }  // namespace thinpipe

@@ -24,6 +24,8 @@ struct Steps {
   uint64_t generation = 0;  // the epoch in which the run began or last returned to a checkpoint
   int64_t committed = 0;    // steps; also the number of the next one
   int64_t basis_version = 0;
+  uint64_t revision = 0;        // random, of this start of the coordinator
+  uint64_t state_revision = 0;  // of the start that made the last commit, or returned to a checkpoint after it
   std::optional<CommitRow> last_commit;
   std::set<int64_t> skipped;      // steps
   std::set<int64_t> evaluations;  // how many steps were committed before each

@@ -95,7 +95,7 @@ WorkerEffects WorkerCore::tick(const control::Heartbeat& heartbeat) {
   if (ended_) return out;
   control::FromWorker message;
   *message.mutable_heartbeat() = heartbeat;
-  out.push_back(Say{std::move(message)});
+  say(std::move(message), out);
   return out;
 }
 
@@ -106,7 +106,7 @@ WorkerEffects WorkerCore::leave(TimePoint now) {
   if (ended_) return out;
   control::FromWorker message;
   message.mutable_leave();
-  out.push_back(Say{std::move(message)});
+  say(std::move(message), out);
   return out;
 }
 
@@ -126,7 +126,7 @@ WorkerEffects WorkerCore::message(const control::ToWorker& message) {
   } else if (message.has_stop()) {
     end({.why = fmt::format("stop: {}", message.stop().reason())}, out);
   } else if (message.has_form()) {
-    take_form(message.form(), out);
+    take_form(message, out);
   } else if (queue_.size() >= kMostQueued) {
     end({.why = "the coordinator sends messages without waiting for answers; it is broken", .failed = true}, out);
   } else {
@@ -136,18 +136,23 @@ WorkerEffects WorkerCore::message(const control::ToWorker& message) {
   return out;
 }
 
-// A newer epoch makes all older work worthless. Only a commit that is not applied yet stays queued.
-void WorkerCore::take_form(const control::Form& form, WorkerEffects& out) {
-  if (form.epoch() <= latest_epoch_) return;
+// A newer epoch makes all older work worthless. Only a commit that is not applied yet stays queued. A coordinator that
+// was restarted never repeats an epoch; one that was restored from a backup does, and then what this worker holds is of
+// another history.
+void WorkerCore::take_form(const control::ToWorker& message, WorkerEffects& out) {
+  const auto& form = message.form();
+  if (form.epoch() <= latest_epoch_ && message.revision() == latest_revision_) return;
+  if (form.epoch() <= latest_epoch_) {
+    return end({.why = "another coordinator serves the run, from an older state: joining anew", .outdated = true}, out);
+  }
   if (form.config_sha256() != facts_.config_sha256) {
     return end({.why = "the run continues with another config: asking for it", .outdated = true}, out);
   }
   latest_epoch_ = form.epoch();
+  latest_revision_ = message.revision();
   out.push_back(Interrupt{latest_epoch_, fmt::format("epoch {} has begun", latest_epoch_)});
   std::erase_if(queue_, [](const control::ToWorker& one) { return !one.has_commit(); });
-  control::ToWorker message;
-  *message.mutable_form() = form;
-  queue_.push_back(std::move(message));
+  queue_.push_back(message);
 }
 
 // ---- work ----
@@ -162,14 +167,16 @@ void WorkerCore::advance(WorkerEffects& out) {
 }
 
 std::optional<Work> WorkerCore::obey(const control::ToWorker& message, WorkerEffects& out) {
-  if (message.has_form()) return obey_form(message.form(), out);
-  if (message.has_run_step()) return obey_run_step(message.run_step(), out);
+  if (message.has_form()) return obey_form(message, out);
   if (message.has_commit()) {
     const auto& commit = message.commit();
-    const bool in_doubt =
-        holding_ && holding_->ready_step() == commit.step() && holding_->ready_epoch() == commit.epoch();
+    const bool in_doubt = holding_ && holding_->ready_step() == commit.step() &&
+                          holding_->ready_epoch() == commit.epoch() && holding_->ready_revision() == commit.revision();
     if (in_doubt) return ApplyCommit{commit};
+    return std::nullopt;
   }
+  if (message.revision() != revision_) return std::nullopt;  // from a coordinator whose Form it has not heard
+  if (message.has_run_step()) return obey_run_step(message.run_step(), out);
   if (message.has_evaluate() && message.evaluate().epoch() == latest_epoch_) {
     if (holds_step(message.evaluate().step())) return ComputeLoss{message.evaluate()};
     complain({"was asked to evaluate a step that it does not hold"}, out);
@@ -179,8 +186,10 @@ std::optional<Work> WorkerCore::obey(const control::ToWorker& message, WorkerEff
   return std::nullopt;
 }
 
-std::optional<Work> WorkerCore::obey_form(const control::Form& form, WorkerEffects& out) {
+std::optional<Work> WorkerCore::obey_form(const control::ToWorker& message, WorkerEffects& out) {
+  const auto& form = message.form();
   epoch_ = form.epoch();
+  revision_ = message.revision();
   if (form.restore()) holding_.reset();
   auto status = check_form(form, facts_);
   if (status && !form.restore() && !holds_state_of(form)) {
@@ -193,6 +202,7 @@ std::optional<Work> WorkerCore::obey_form(const control::Form& form, WorkerEffec
 
 bool WorkerCore::holds_state_of(const control::Form& form) const {
   return holds_step(form.step()) && holding_->generation() == form.generation() &&
+         holding_->revision() == form.state_revision() &&
          holding_->seat().stage() == form.seat().stage() && holding_->seat().replica() == form.seat().replica();
 }
 
@@ -230,11 +240,12 @@ void WorkerCore::finish(const control::Formed& formed, WorkerEffects& out) {
   holding.set_generation(form.generation());
   holding.set_applied(form.step());
   holding.set_ready_step(-1);
+  holding.set_revision(form.state_revision());
   holding_ = std::move(holding);
   control::FromWorker message;
   *message.mutable_formed() = formed;
   message.mutable_formed()->set_epoch(epoch_);
-  out.push_back(Say{std::move(message)});
+  say(std::move(message), out);
 }
 
 // Once Ready is sent, the step is in doubt. So note it first: a later Hello must report it.
@@ -243,11 +254,12 @@ void WorkerCore::finish(const control::Ready& ready, WorkerEffects& out) {
   const auto& step = std::get<ComputeStep>(*doing_).step;
   holding_->set_ready_step(step.step());
   holding_->set_ready_epoch(step.epoch());
+  holding_->set_ready_revision(revision_);
   control::FromWorker message;
   *message.mutable_ready() = ready;
   message.mutable_ready()->set_epoch(step.epoch());
   message.mutable_ready()->set_step(step.step());
-  out.push_back(Say{std::move(message)});
+  say(std::move(message), out);
 }
 
 void WorkerCore::finish(const control::Evaluated& evaluated, WorkerEffects& out) {
@@ -257,12 +269,14 @@ void WorkerCore::finish(const control::Evaluated& evaluated, WorkerEffects& out)
   *message.mutable_evaluated() = evaluated;
   message.mutable_evaluated()->set_epoch(evaluate.epoch());
   message.mutable_evaluated()->set_step(evaluate.step());
-  out.push_back(Say{std::move(message)});
+  say(std::move(message), out);
 }
 
 void WorkerCore::finish(const WorkOk&, WorkerEffects&) {
   if (!std::holds_alternative<ApplyCommit>(*doing_)) return;
-  holding_->set_applied(std::get<ApplyCommit>(*doing_).commit.step() + 1);
+  const auto& commit = std::get<ApplyCommit>(*doing_).commit;
+  holding_->set_applied(commit.step() + 1);
+  holding_->set_revision(commit.revision());
   holding_->set_ready_step(-1);
 }
 
@@ -285,6 +299,11 @@ void WorkerCore::complain(const WorkFailed& failure, WorkerEffects& out) const {
   trouble.set_fatal(failure.fatal);
   trouble.set_from_previous(failure.from_previous);
   trouble.set_from_next(failure.from_next);
+  say(std::move(message), out);
+}
+
+void WorkerCore::say(control::FromWorker message, WorkerEffects& out) const {
+  message.set_revision(revision_);
   out.push_back(Say{std::move(message)});
 }
 

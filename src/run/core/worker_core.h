@@ -127,12 +127,12 @@ class WorkerCore {
   bool ended() const { return ended_; }
 
  private:
-  void take_form(const control::Form& form, WorkerEffects& out);
+  void take_form(const control::ToWorker& message, WorkerEffects& out);
   // Starts the next piece of work if none is under way.
   void advance(WorkerEffects& out);
   // Returns the work that the message asks for, if any.
   std::optional<Work> obey(const control::ToWorker& message, WorkerEffects& out);
-  std::optional<Work> obey_form(const control::Form& form, WorkerEffects& out);
+  std::optional<Work> obey_form(const control::ToWorker& message, WorkerEffects& out);
   std::optional<Work> obey_run_step(const control::RunStep& step, WorkerEffects& out);
 
   void finish(const control::Formed& formed, WorkerEffects& out);
@@ -142,6 +142,7 @@ class WorkerCore {
   void finish(const WorkFailed& failure, WorkerEffects& out);
 
   void complain(const WorkFailed& failure, WorkerEffects& out) const;
+  void say(control::FromWorker message, WorkerEffects& out) const;
   void end(End end, WorkerEffects& out);
   // Ends a worker that wants to leave and has nobody to tell.
   void leave_alone(TimePoint now, WorkerEffects& out);
@@ -154,8 +155,8 @@ class WorkerCore {
   bool dialled_ = false;    // there is a connection, or one is being opened
   bool useful_ = false;     // the current connection has brought a message
   TimePoint last_contact_;  // the end of the last useful connection
-  uint64_t latest_epoch_ = 0;
-  uint64_t epoch_ = 0;  // of the last seat taken
+  uint64_t latest_epoch_ = 0, latest_revision_ = 0;
+  uint64_t epoch_ = 0, revision_ = 0;  // of the last seat taken
   std::optional<control::Holding> holding_;
   std::deque<control::ToWorker> queue_;  // waits for the work under way
   std::optional<Work> doing_;
