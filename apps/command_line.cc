@@ -28,7 +28,8 @@ const Value kAddress{"HOST:PORT"};
 
 // An option that may stand without a value takes an empty one for none.
 void refuse_empty(const CLI::Option& option, const std::string& value) {
-  if (option.count() > 0 && value.empty()) throw UserError(option.get_name() + ": the value is empty; give one or leave it out");
+  if (option.count() > 0 && value.empty())
+    throw UserError(option.get_name() + ": the value is empty; give one or leave it out");
 }
 
 void add_train(Command& program) {
@@ -40,7 +41,7 @@ void add_train(Command& program) {
   command.value("--device", arguments->device, {"DEVICE"}, "cpu, cuda or cuda:N; same as --set train.device=DEVICE");
   command.run_place_options(arguments->run_dir, arguments->name);
   auto* resume = command.value("--resume", arguments->resume, kRun,
-                              "resume this run; without RUN: the newest that is not complete");
+                               "resume this run; without RUN: the newest that is not complete");
   resume->expected(0, 1)->default_str(kNewest);
   command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
   command.footer(R"(Examples:
@@ -78,8 +79,8 @@ void add_serve(Command& program) {
   auto& command = program.command("serve", "Coordinate a run that other machines join", kTogether);
   command.config_argument(arguments->config);
   command.set_option(arguments->overrides);
-  auto* run = command.value("--run", arguments->run, kRun,
-                              "resume this run; without RUN: the newest that is not complete");
+  auto* run =
+      command.value("--run", arguments->run, kRun, "resume this run; without RUN: the newest that is not complete");
   run->expected(0, 1)->default_str(kNewest);
   command.run_place_options(arguments->run_dir, arguments->name);
   command.value("--listen", arguments->listen, kAddress,
