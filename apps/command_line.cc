@@ -32,6 +32,12 @@ void add_dashboard_options(Command& command, Arguments& arguments) {
   command.add_flag("--open", arguments.open, "open the dashboard in a browser");
 }
 
+// An option that may stand without a value takes an empty one for none.
+void refuse_empty(const CLI::Option& option, const std::string& value) {
+  if (option.count() > 0 && value.empty())
+    throw UserError(option.get_name() + ": the value is empty; give one or leave it out");
+}
+
 void add_train(Command& program) {
   auto arguments = std::make_shared<TrainArguments>();
   auto& command = program.command("train", "Train a model on this machine", kTrain);
@@ -40,20 +46,22 @@ void add_train(Command& program) {
   command.value("--steps", arguments->steps, kNumber, "same as --set train.steps=N");
   command.value("--device", arguments->device, {"DEVICE"}, "cpu, cuda or cuda:N; same as --set train.device=DEVICE");
   command.run_place_options(arguments->run_dir, arguments->name);
-  command.value("--resume", arguments->resume, kRun, "resume this run; without RUN: the newest that is not complete")
-      ->expected(0, 1)
-      ->default_str(kNewest);
+  auto* resume = command.value("--resume", arguments->resume, kRun,
+                               "resume this run; without RUN: the newest that is not complete");
+  resume->expected(0, 1)->default_str(kNewest);
   command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
-  $ thinpipe train my.toml --set optim.lr=0.01 --set link.rate=20mbit --steps 100
-  $ thinpipe train my.toml --name first-try
+  $ thinpipe train my.toml --set optim.lr=0.01 --steps 100 --name first-try
   $ thinpipe train --resume                     # resume the run that was stopped last
   $ thinpipe train --resume my-run --set pipeline.stages=2
 Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a
 checkpoint and stops; a second ctrl-C stops at once.)");
-  command.callback([arguments] { train(*arguments); });
+  command.callback([arguments, resume] {
+    refuse_empty(*resume, arguments->resume);
+    train(*arguments);
+  });
 }
 
 void add_plan(Command& program) {
@@ -78,9 +86,9 @@ void add_serve(Command& program) {
   auto& command = program.command("serve", "Coordinate a run that other machines join", kTogether);
   command.config_argument(arguments->config);
   command.set_option(arguments->overrides);
-  command.value("--run", arguments->run, kRun, "resume this run; without RUN: the newest that is not complete")
-      ->expected(0, 1)
-      ->default_str(kNewest);
+  auto* run =
+      command.value("--run", arguments->run, kRun, "resume this run; without RUN: the newest that is not complete");
+  run->expected(0, 1)->default_str(kNewest);
   command.run_place_options(arguments->run_dir, arguments->name);
   command.value("--listen", arguments->listen, kAddress,
                 "address to listen on (HOST or HOST:PORT); may be repeated; default: all interfaces");
@@ -95,7 +103,10 @@ void add_serve(Command& program) {
   $ thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2
 Waits for one machine per stage, then runs the training. Use `thinpipe invite` in another window
 to let machines in.)");
-  command.callback([arguments] { serve(*arguments); });
+  command.callback([arguments, run] {
+    refuse_empty(*run, arguments->run);
+    serve(*arguments);
+  });
 }
 
 void add_work(Command& program) {

@@ -198,27 +198,38 @@ TEST_F(Processes, WithoutACorpus_GetTokensFromTheCoordinator) {
 }
 
 TEST_F(Processes, SayWhichStageFailedAndWhy) {
-  // A file where a worker needs a folder: its first checkpoint fails.
-  test::write_file(program_ / "run/workers/2/states", "a file");
-  expect_fails(small_run(program_ / "run"), {"(worker-2)", (program_ / "run/workers/2/states").string()});
-  EXPECT_TRUE(test::processes_of(program_ / "run").empty());
+  const auto run = program_ / "run";
+  const auto expected = expected_of(kSlow);
+  {
+    RunningProgram running(program_, small_run(run, kSlow));
+    ASSERT_TRUE(wait_for_lines(running, run, 2));
+    running.signal(SIGINT);
+    ASSERT_EQ(running.wait().exit_code, 130);
+  }
+  const Arguments resume{"train", "--resume", run.string()};
+  // A file where a worker needs a folder: its next checkpoint fails.
+  fs::remove_all(run / "workers/2/states");
+  test::write_file(run / "workers/2/states", "a file");
+  expect_fails(resume, {"(worker-2)", (run / "workers/2/states").string()});
+  EXPECT_TRUE(test::processes_of(run).empty());
   // A folder that cannot be created.
-  test::write_file(program_ / "other/workers", "a file");
-  expect_fails(small_run(program_ / "other"), {"worker 0", (program_ / "other/workers").string()});
-  EXPECT_TRUE(test::processes_of(program_ / "other").empty());
+  fs::remove_all(run / "workers");
+  test::write_file(run / "workers", "a file");
+  expect_fails(resume, {"worker 0", (run / "workers").string()});
+  EXPECT_TRUE(test::processes_of(run).empty());
   // Once repaired, the run has lost nothing.
-  fs::remove(program_ / "run/workers/2/states");
-  expect_resumed(program_ / "run", expected_of({}));
+  fs::remove(run / "workers");
+  expect_resumed(run, expected);
 }
 
-TEST_F(Processes, SayWhenAStageDoesNotFitIntoMemory) {
+TEST_F(Processes, ModelTooLargeForTheMachine_IsRefusedBeforeAnyProcessStarts) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer reserves more addresses than the limit allows";
   constexpr rlim_t kEnoughForTheLibraries = rlim_t{4} << 30;
   const auto outcome =
       program_.run(small_run(program_ / "run", {"model.d=65536"}), {.address_space = kEnoughForTheLibraries});
   EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
-  test::expect_one_line(outcome, {"stage", "not enough memory", "model.d"});
-  EXPECT_TRUE(test::processes_of(program_ / "run").empty());
+  test::expect_one_line(outcome, {"memory: this run needs up to", "lower model.d"});
+  EXPECT_FALSE(fs::exists(program_ / "run"));
 }
 
 TEST_F(Processes, StageSilentBeyondItsLease_RunStillCompletes) {

@@ -156,7 +156,7 @@ TEST_F(Train, RefusesATokenThatIsNotInTheVocabulary) {
 
 TEST_F(Train, ModelTooLargeForMemory_IsReported) {
   constexpr rlim_t kEnoughForTheLibraries = rlim_t{4} << 30;
-  expect_refused(program_, tiny_run({"model.d=65536"}, {"--run-dir", "run"}), {"not enough memory", "model.d"},
+  expect_refused(program_, tiny_run({"model.d=65536"}, {"--run-dir", "run"}), {"this run needs up to", "model.d"},
                  {.address_space = kEnoughForTheLibraries});
   EXPECT_EQ(program_.run(tiny_run({}, {"--run-dir", "run"})).exit_code, 0) << "the folder must be free again";
 }
