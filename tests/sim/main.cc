@@ -76,15 +76,19 @@ std::vector<bool> items(const std::string& text) {
 int main(int argc, char** argv) {
   const auto options = parse(argc, argv);
   if (!options) {
-    fmt::print(stderr, "usage: thinpipe-sim [--trace] [--first] [--only 3,5] SEED.. | [--from SEED] --count N | --seconds S\n");
+    fmt::print(stderr,
+               "usage: thinpipe-sim [--trace] [--first] [--only 3,5] SEED.. | [--from SEED] --count N | --seconds S\n");
     return 2;
   }
   const Simulator simulator;
   const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed_s = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  const auto elapsed_s = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   uint64_t played = 0, failures = 0, events = 0;
   const auto play = [&](uint64_t seed) {
-    const auto outcome = simulator.play(seed, options->only ? items(*options->only) : std::vector<bool>(), options->trace);
+    const auto outcome =
+        simulator.play(seed, options->only ? items(*options->only) : std::vector<bool>(), options->trace);
     ++played;
     events += outcome.events;
     if (outcome.violation.empty()) return;
