@@ -22,12 +22,11 @@ void bench_sim(const BenchSimOptions& options, bool json) {
     fmt::print("{}", simulator.report(static_cast<uint64_t>(seed)));
   }
   const double per_minute = 60 * static_cast<double>(options.seeds) / seconds(std::chrono::steady_clock::now() - begin);
-  fmt::print("{} seeds, {} failures, {} events, {:.0f} seeds per minute\n", options.seeds, failures, events, per_minute);
+  fmt::print("{} seeds, {} failures, {} events, {:.0f} seeds per minute\n", options.seeds, failures, events,
+             per_minute);
   if (!json) return;
-  const nlohmann::ordered_json result = {{"seeds", options.seeds},
-                                         {"failures", failures},
-                                         {"events", events},
-                                         {"seeds_per_minute", per_minute}};
+  const nlohmann::ordered_json result = {
+      {"seeds", options.seeds}, {"failures", failures}, {"events", events}, {"seeds_per_minute", per_minute}};
   fmt::print("{}\n", result.dump());
 }
 

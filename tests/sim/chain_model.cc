@@ -107,15 +107,17 @@ UnitStates StageStep::applied_to(const UnitStates& states, double factor) const 
 std::string unit_file(const RunConfig& config, const std::string& unit, int64_t step, uint64_t state,
                       int64_t basis_version) {
   nlohmann::ordered_json header;
-  header["__metadata__"] = {
-      {"format", kUnitFormat}, {"unit", unit}, {"step", fmt::format("{}", step)},
-      {"basis_version", fmt::format("{}", basis_version)}};
+  header["__metadata__"] = {{"format", kUnitFormat},
+                            {"unit", unit},
+                            {"step", fmt::format("{}", step)},
+                            {"basis_version", fmt::format("{}", basis_version)}};
   int64_t end = 0;
   for (const auto& tensor : unit_tensors(config, kVocab, unit)) {
     if (tensor.optional) continue;
     const int64_t begin = end;
     end += tensor_bytes(tensor.dtype, tensor.shape).value();
-    header[tensor.name] = {{"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    header[tensor.name] = {
+        {"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');

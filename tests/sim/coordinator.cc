@@ -58,8 +58,8 @@ Status SimCoordinator::start() {
   identity.vocab = kVocab;
   identity.open = world_.is_open();
   identity.validation_windows = 2;
-  auto desk = std::make_unique<RunDesk>(std::move(identity), std::move(store), world_.events(),
-                                        static_cast<Outbox&>(*this));
+  auto desk =
+      std::make_unique<RunDesk>(std::move(identity), std::move(store), world_.events(), static_cast<Outbox&>(*this));
   revision_ = world_.dice().bits();
   TRY(desk->start(revision_));
   desk_ = std::move(desk);
@@ -68,7 +68,8 @@ Status SimCoordinator::start() {
   world_.trace("coordinator {} starts at step {}", name_, desk_->core().committed());
   const int64_t found = desk_->core().committed();
   if (found != history_.committed() && found != unsure_count_) {
-    throw Violation(fmt::format("{} steps were committed, and a restarted coordinator knows {}", history_.committed(), found));
+    throw Violation(
+        fmt::format("{} steps were committed, and a restarted coordinator knows {}", history_.committed(), found));
   }
   unsure_count_.reset();
   if (found < history_.committed()) history_.roll_back(found);
@@ -126,9 +127,7 @@ bool SimCoordinator::is_paused() const {
   return status.paused();
 }
 
-uint64_t SimCoordinator::fact(const char* name) {
-  return std::stoull(desk_->store().get(name).take().value_or("0"));
-}
+uint64_t SimCoordinator::fact(const char* name) { return std::stoull(desk_->store().get(name).take().value_or("0")); }
 
 control::Holding SimCoordinator::holding_of(int64_t stage) {
   enter();
@@ -159,7 +158,8 @@ Result<SessionId> SimCoordinator::accept(const std::shared_ptr<Connection>& line
   enter();
   TRY(desk_->check_peer(peer));
   const auto session = TRY(desk_->open_session(peer));
-  if (count_of_peer(lines_, [](const auto& one) { return one->worker->peer(); }, peer) >= kMostOpen) {
+  if (count_of_peer(
+          lines_, [](const auto& one) { return one->worker->peer(); }, peer) >= kMostOpen) {
     throw Violation(fmt::format("{} has more than {} connections", peer, kMostOpen));
   }
   lines_[session] = line;
@@ -255,7 +255,8 @@ Result<std::optional<int64_t>> SimCoordinator::begin_upload(const Connection& li
   if (file.bytes() > kMostFileBytes) throw Violation(fmt::format("a file of {} bytes is awaited", file.bytes()));
   auto incoming = desk_->receive(file);
   if (!incoming) return refuse(incoming.error());
-  if (count_of_peer(uploads_, [](const Upload& one) { return one.peer; }, peer) >= kMostOpen) {
+  if (count_of_peer(
+          uploads_, [](const Upload& one) { return one.peer; }, peer) >= kMostOpen) {
     throw Violation(fmt::format("{} has more than {} uploads", peer, kMostOpen));
   }
   uploads_.emplace(number, Upload{line.session, peer, file, "", std::move(incoming).value()});
@@ -324,7 +325,8 @@ void SimCoordinator::epoch_began(uint64_t) {
 }
 
 void SimCoordinator::check_sent(SessionId session, const control::ToWorker& message) {
-  if (message.revision() != revision_ && !message.has_refuse()) throw Violation("a message without the revision of this start");
+  if (message.revision() != revision_ && !message.has_refuse())
+    throw Violation("a message without the revision of this start");
   if (message.has_refuse() && lines_.contains(session)) {
     constexpr auto kOnItsWay = std::chrono::seconds(5);
     const auto away = std::chrono::duration<double>(message.refuse().retry_after_s()) + kOnItsWay;
@@ -332,7 +334,8 @@ void SimCoordinator::check_sent(SessionId session, const control::ToWorker& mess
     until = std::max(until, now() + std::chrono::duration_cast<Duration>(away));
   } else if (message.has_commit()) {
     observe_rows();
-    if (!world_.sqlite().log_is_synced(folder_.string())) throw Violation("a commit was sent before it was on the disk");
+    if (!world_.sqlite().log_is_synced(folder_.string()))
+      throw Violation("a commit was sent before it was on the disk");
     world_.note_commit(message.commit(), history_);
   } else if (message.has_form()) {
     observe_rows();
@@ -387,7 +390,8 @@ void SimCoordinator::observe_rows() {
   if (!rows) return;  // the run is about to end
   for (const auto& row : rows.value()) {
     if (const auto wrong = history_.add(row); !wrong.empty()) throw Violation(wrong);
-    world_.trace("coordinator {} commits step {} in epoch {}{}", name_, row.step, row.epoch, row.apply ? "" : " (skipped)");
+    world_.trace("coordinator {} commits step {} in epoch {}{}", name_, row.step, row.epoch,
+                 row.apply ? "" : " (skipped)");
   }
 }
 
@@ -412,7 +416,8 @@ void SimCoordinator::observe_end() {
   }
   world_.trace("coordinator {} ends: {}", name_, end->reason);
   if (end->failed && !disk_has_failed()) throw Violation("the run was ended: " + end->reason);
-  if (end->reason.empty() || end->reason.find('\n') != std::string::npos) throw Violation("the end needs one clear line");
+  if (end->reason.empty() || end->reason.find('\n') != std::string::npos)
+    throw Violation("the end needs one clear line");
   if (!end->failed) {
     check_checkpoint(history_.committed());
     finished_ = end;

@@ -1,5 +1,5 @@
-// A coordinator's process in a simulation: the real desk, store, checkpoints and admission on a disk that can fail. Also
-// watches it: whatever the desk sends or writes is compared with the history of its commits.
+// A coordinator's process in a simulation: the real desk, store, checkpoints and admission on a disk that can fail.
+// Also watches it: whatever the desk sends or writes is compared with the history of its commits.
 #pragma once
 
 #include <cstdint>
@@ -133,7 +133,7 @@ class SimCoordinator final : private Outbox {
   uint64_t generation_ = 0;  // of the last Form, or as a start found it
   TimePoint frozen_until_{};
   std::optional<int64_t> unsure_count_;  // of rows, if writing the last decision failed: it may be durable all the same
-  uint64_t faults_before_ = 0;      // of SQLite's disk, before this life
+  uint64_t faults_before_ = 0;           // of SQLite's disk, before this life
   int64_t manifest_step_ = -1;
   std::set<std::string> revoked_;
 };

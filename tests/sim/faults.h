@@ -1,5 +1,5 @@
-// The plan of a simulation: what goes wrong, and when. It follows from the seed. A plan from which items are left out is
-// still a plan, so a failing one can be made shorter.
+// The plan of a simulation: what goes wrong, and when. It follows from the seed. A plan from which items are left out
+// is still a plan, so a failing one can be made shorter.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ enum class FaultKind {
   kWorkerFreezes,
   kLineBreaks,
   kLineHalfOpen,
-  kPartition,         // a worker from the coordinator
-  kPeersPartition,    // two workers from each other
+  kPartition,       // a worker from the coordinator
+  kPeersPartition,  // two workers from each other
   kCoordinatorDies,
-  kPowerLoss,         // of the coordinator
+  kPowerLoss,  // of the coordinator
   kCoordinatorFreezes,
-  kDiskFails,         // checkpoints and logs; once or for a while
+  kDiskFails,  // checkpoints and logs; once or for a while
   kSqliteFails,
   kLie,
   kKick,
-  kKickUploader,      // whoever is sending a file
+  kKickUploader,  // whoever is sending a file
   kReturnAfterKick,
   kPause,
   kLeave,
@@ -42,7 +42,7 @@ struct PlannedFault {
   FaultKind kind;
   uint64_t who, other;  // any numbers; the world takes them modulo what there is
   Duration time;
-  bool flag;            // sticky, silently, in its place
+  bool flag;  // sticky, silently, in its place
 
   std::string describe() const;
 };

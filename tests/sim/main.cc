@@ -3,6 +3,7 @@
 //   thinpipe-sim SEED [SEED..]                plays these
 //   thinpipe-sim --from SEED --count N        plays N seeds
 //   thinpipe-sim --seconds S [--from SEED]    plays new seeds for that long; prints the first
+//   --first                                   stops at the first seed that fails, without shrinking its plan
 //   --trace                                   prints every event
 //   --only 3,5                                only these items of the plan happen; "none": nothing goes wrong
 //
@@ -27,7 +28,7 @@ struct Options {
   std::vector<uint64_t> seeds;
   std::optional<uint64_t> from, count;
   double time_s = 0;
-  bool trace = false;
+  bool trace = false, first = false;
   std::optional<std::string> only;
 };
 
@@ -38,6 +39,8 @@ std::optional<Options> parse(int argc, char** argv) {
     const auto number = [&] { return ++i < argc ? std::strtoull(argv[i], nullptr, 10) : 0; };
     if (word == "--trace") {
       options.trace = true;
+    } else if (word == "--first") {
+      options.first = true;
     } else if (word == "--from") {
       options.from = number();
     } else if (word == "--count") {
@@ -73,20 +76,24 @@ std::vector<bool> items(const std::string& text) {
 int main(int argc, char** argv) {
   const auto options = parse(argc, argv);
   if (!options) {
-    fmt::print(stderr, "usage: thinpipe-sim [--trace] [--only 3,5] SEED.. | [--from SEED] --count N | --seconds S\n");
+    fmt::print(stderr,
+               "usage: thinpipe-sim [--trace] [--first] [--only 3,5] SEED.. | [--from SEED] --count N | --seconds S\n");
     return 2;
   }
   const Simulator simulator;
   const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed_s = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  const auto elapsed_s = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   uint64_t played = 0, failures = 0, events = 0;
   const auto play = [&](uint64_t seed) {
-    const auto outcome = simulator.play(seed, options->only ? items(*options->only) : std::vector<bool>(), options->trace);
+    const auto outcome =
+        simulator.play(seed, options->only ? items(*options->only) : std::vector<bool>(), options->trace);
     ++played;
     events += outcome.events;
     if (outcome.violation.empty()) return;
     ++failures;
-    if (options->only || options->trace) {
+    if (options->only || options->trace || options->first) {
       fmt::print("seed {} fails: {}\n", seed, outcome.violation);
     } else {
       fmt::print("{}", simulator.report(seed));
@@ -94,10 +101,11 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
   };
   for (const auto seed : options->seeds) play(seed);
+  const uint64_t most_failures = options->first ? 1 : 5;
   uint64_t next = options->from ? *options->from : std::random_device()() * uint64_t{1000};
   if (options->time_s > 0) fmt::print("the first seed is {}\n", next);
-  for (uint64_t i = 0; options->count && i < *options->count && failures < 5; ++i) play(next++);
-  while (options->time_s > 0 && elapsed_s() < options->time_s && failures < 5) play(next++);
+  for (uint64_t i = 0; options->count && i < *options->count && failures < most_failures; ++i) play(next++);
+  while (options->time_s > 0 && elapsed_s() < options->time_s && failures < most_failures) play(next++);
   fmt::print("{} seeds, {} failures, {} events, {:.0f} seeds per minute\n", played, failures, events,
              60 * static_cast<double>(played) / elapsed_s());
   return failures == 0 ? 0 : 1;

@@ -59,8 +59,8 @@ std::string Simulator::report(uint64_t seed) const {
     numbers.push_back(i);
     text += fmt::format("  {:2}  {}\n", i, plan[i].describe());
   }
-  return text + fmt::format("replay: thinpipe-sim --trace {}\nreplay these only: thinpipe-sim --trace {} --only {}\n", seed,
-                            seed, numbers.empty() ? "none" : fmt::format("{}", fmt::join(numbers, ",")));
+  return text + fmt::format("replay: thinpipe-sim --trace {}\nreplay these only: thinpipe-sim --trace {} --only {}\n",
+                            seed, seed, numbers.empty() ? "none" : fmt::format("{}", fmt::join(numbers, ",")));
 }
 
 }  // namespace thinpipe::sim

@@ -243,7 +243,8 @@ void SqliteDisk::copy(const std::string& from_prefix, const std::string& to_pref
 
 bool SqliteDisk::log_is_synced(const std::string& prefix) const {
   return std::all_of(files_.begin(), files_.end(), [&](const auto& entry) {
-    return !entry.first.starts_with(prefix) || !entry.first.ends_with("-wal") || (entry.second->unsynced.empty() && !entry.second->cut);
+    return !entry.first.starts_with(prefix) || !entry.first.ends_with("-wal") ||
+           (entry.second->unsynced.empty() && !entry.second->cut);
   });
 }
 

@@ -1,6 +1,6 @@
-// SQLite's files in memory, behind SQLite's own seam (a VFS, the process's default while this object lives). Each process
-// that is simulated has files of its own: it can be killed at any time, lose what was not synced, and its disk can fail
-// once or for a while. Locks work as between real processes.
+// SQLite's files in memory, behind SQLite's own seam (a VFS, the process's default while this object lives). Each
+// process that is simulated has files of its own: it can be killed at any time, lose what was not synced, and its disk
+// can fail once or for a while. Locks work as between real processes.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ struct sqlite3_vfs;
 namespace thinpipe::sim {
 
 struct StoredFile {
-  std::string bytes;   // what a reader sees
-  std::string synced;  // what is on the disk for certain
+  std::string bytes;                                     // what a reader sees
+  std::string synced;                                    // what is on the disk for certain
   std::vector<std::pair<size_t, std::string>> unsynced;  // writes since: offset and bytes
-  bool cut = false;      // shortened since
-  int owner = -1;        // the process that has locked it; -1: nobody
+  bool cut = false;                                      // shortened since
+  int owner = -1;                                        // the process that has locked it; -1: nobody
 };
 
 enum class SqliteFault { kNone, kIoError, kFull, kShortWrite };

@@ -59,9 +59,7 @@ class Events final : public Clock {
     TimePoint time;
     uint64_t number;
     std::function<void()> what;
-    bool operator<(const Event& other) const {
-      return std::pair(other.time, other.number) < std::pair(time, number);
-    }
+    bool operator<(const Event& other) const { return std::pair(other.time, other.number) < std::pair(time, number); }
   };
 
   TimePoint now_{};

@@ -22,12 +22,26 @@ constexpr size_t kMostRemembered = 20;
 }  // namespace
 
 const char* name_of(Lie lie) {
-  static constexpr const char* kNames[] = {
-      "nothing",         "trouble",        "fatal trouble",   "numbers that are not finite",
-      "a negative norm", "other payloads", "another basis",   "garbage files",
-      "NaN files",       "files of another step", "files of another basis", "a huge file",
-      "another stage's files", "slow uploads", "a claim", "another's name",
-      "floods",          "silent lines",   "replays",         "hanging"};
+  static constexpr const char* kNames[] = {"nothing",
+                                           "trouble",
+                                           "fatal trouble",
+                                           "numbers that are not finite",
+                                           "a negative norm",
+                                           "other payloads",
+                                           "another basis",
+                                           "garbage files",
+                                           "NaN files",
+                                           "files of another step",
+                                           "files of another basis",
+                                           "a huge file",
+                                           "another stage's files",
+                                           "slow uploads",
+                                           "a claim",
+                                           "another's name",
+                                           "floods",
+                                           "silent lines",
+                                           "replays",
+                                           "hanging"};
   return kNames[static_cast<size_t>(lie)];
 }
 
@@ -84,7 +98,7 @@ bool SimWorker::is_frozen() const { return world_.now() < frozen_until_; }
 void SimWorker::leave() {
   if (!is_alive() || core_->ended()) return;
   left = true;
-  act(core_->leave());
+  act(core_->leave(world_.now()));
 }
 
 // What a frozen process would do happens when it wakes up; what a dead one would do, never.
@@ -288,18 +302,19 @@ void SimWorker::link_up(TimePoint since) {
 
 void SimWorker::check_states(int64_t step, const char* what) const {
   const auto* expected = world_.expected(at_, step);
-  if (expected == nullptr) throw Violation(fmt::format("{} {} step {} of an epoch that nobody began", peer_, what, step));
+  if (expected == nullptr)
+    throw Violation(fmt::format("{} {} step {} of an epoch that nobody began", peer_, what, step));
   for (const auto& [unit, state] : states_) {
     if (expected->at(unit) == state) continue;
-    throw Violation(fmt::format("{} {} another state of {} than the committed steps give, at step {}", peer_, what, unit,
-                                step));
+    throw Violation(
+        fmt::format("{} {} another state of {} than the committed steps give, at step {}", peer_, what, unit, step));
   }
 }
 
 bool SimWorker::link_works(bool previous) const {
   const auto& peer = previous ? previous_ : next_;
-  return peer.empty() || (world_.life_of(peer) == (previous ? previous_life_ : next_life_) &&
-                          world_.are_linked(*this, peer, at_));
+  return peer.empty() ||
+         (world_.life_of(peer) == (previous ? previous_life_ : next_life_) && world_.are_linked(*this, peer, at_));
 }
 
 bool SimWorker::gives_up(bool at_previous) {

@@ -1,5 +1,5 @@
-// A worker's process in a simulation: the real core, and a compute thread, links and an uploader that take virtual time.
-// It may lie in the ways that the project promises to withstand (docs/security.md).
+// A worker's process in a simulation: the real core, and a compute thread, links and an uploader that take virtual
+// time. It may lie in the ways that the project promises to withstand (docs/security.md).
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,8 @@ const char* name_of(Lie lie);
 
 class SimWorker {
  public:
-  SimWorker(World& world, std::string peer, std::string key) : world_(world), peer_(std::move(peer)), key_(std::move(key)) {}
+  SimWorker(World& world, std::string peer, std::string key)
+      : world_(world), peer_(std::move(peer)), key_(std::move(key)) {}
 
   // ---- the process ----
 
@@ -153,7 +154,7 @@ class SimWorker {
   int previous_life_ = 0, next_life_ = 0;
   UnitStates states_;
   std::map<std::pair<bool, int64_t>, uint64_t> packets_;  // of at_: by direction and step
-  StageStep step_;           // under way
+  StageStep step_;                                        // under way
   std::optional<StageStep> gradient_;
   At gradient_at_;
   control::Heartbeat pulse_;

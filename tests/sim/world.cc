@@ -65,7 +65,9 @@ WallTime World::wall_now() const {
   return WallTime(std::chrono::hours(24 * 365 * 50)) + time;
 }
 
-Duration World::delay() { return dice_.between(milliseconds(5), dice_.one_in(20) ? milliseconds(900) : milliseconds(60)); }
+Duration World::delay() {
+  return dice_.between(milliseconds(5), dice_.one_in(20) ? milliseconds(900) : milliseconds(60));
+}
 Duration World::compute_time() { return dice_.between(milliseconds(50), milliseconds(300)); }
 
 // ---- the course of a simulation ----
@@ -129,11 +131,12 @@ void World::keep_ticking(SimCoordinator& coordinator) {
     if (!coordinator.is_up() || coordinator.life() != life) return;
     if (coordinator.is_frozen()) {
       // A frozen process ticks as soon as it wakes up, before or after it reads what has come.
-      return events_.at(coordinator.frozen_until() + dice_.between(Duration{}, milliseconds(20)), [this, &coordinator, life] {
-        if (!coordinator.is_up() || coordinator.life() != life) return;
-        if (!coordinator.is_frozen()) coordinator.tick();
-        keep_ticking(coordinator);
-      });
+      return events_.at(coordinator.frozen_until() + dice_.between(Duration{}, milliseconds(20)),
+                        [this, &coordinator, life] {
+                          if (!coordinator.is_up() || coordinator.life() != life) return;
+                          if (!coordinator.is_frozen()) coordinator.tick();
+                          keep_ticking(coordinator);
+                        });
     }
     coordinator.tick();
     keep_ticking(coordinator);
@@ -161,7 +164,8 @@ void World::calm_down() {
   for (auto& worker : workers_) {
     worker->set_lie(Lie::kNone);
     worker->route = static_cast<int>(served_);
-    if (worker->line() && worker->line()->coordinator != coordinators_[served_].get()) break_line(worker->line(), false);
+    if (worker->line() && worker->line()->coordinator != coordinators_[served_].get())
+      break_line(worker->line(), false);
   }
   calm();
 }
@@ -289,7 +293,8 @@ void World::to_coordinator(const std::shared_ptr<Connection>& line, const contro
       line->last_up = std::max(line->last_up, coordinator.frozen_until() + milliseconds(10));
       return events_.at(coordinator.frozen_until() + milliseconds(10), [this, line, message] {
         auto& thawed = *line->coordinator;
-        if (!line->broken && can_call(thawed) && thawed.life() == line->coordinator_life) thawed.hear(line->session, message);
+        if (!line->broken && can_call(thawed) && thawed.life() == line->coordinator_life)
+          thawed.hear(line->session, message);
       });
     }
     coordinator.hear(line->session, message);
@@ -311,10 +316,12 @@ void World::break_line(const std::shared_ptr<Connection>& line, bool silently) {
   if (line->broken) return;
   line->broken = true;
   const auto notice = [&] {
-    return silently ? dice_.between(std::chrono::seconds(3), std::chrono::seconds(30)) : dice_.between({}, milliseconds(500));
+    return silently ? dice_.between(std::chrono::seconds(3), std::chrono::seconds(30))
+                    : dice_.between({}, milliseconds(500));
   };
   events_.after(notice(), [line] {
-    if (line->worker->life() == line->worker_life) line->worker->when_awake([line] { line->worker->line_ended(line.get()); });
+    if (line->worker->life() == line->worker_life)
+      line->worker->when_awake([line] { line->worker->line_ended(line.get()); });
   });
   const auto tell_coordinator = [this, line](const auto& self) -> void {
     auto& coordinator = *line->coordinator;
@@ -370,9 +377,11 @@ void World::check_commit(const control::Commit& commit, const std::string& peer)
   throw Violation(fmt::format("{} applies step {}, which was not committed", peer, commit.step()));
 }
 
-bool World::has_copy(const SimWorker& worker, const SimCoordinator& coordinator, int64_t committed, int64_t stage) const {
+bool World::has_copy(const SimWorker& worker, const SimCoordinator& coordinator, int64_t committed,
+                     int64_t stage) const {
   const auto lease = std::chrono::seconds(config_.cluster.lease_s) + kNoticed;
-  if (!worker.is_alive() || worker.is_frozen() || worker.revoked || worker.left || worker.lie() != Lie::kNone) return false;
+  if (!worker.is_alive() || worker.is_frozen() || worker.revoked || worker.left || worker.lie() != Lie::kNone)
+    return false;
   if (now() - worker.troubled <= lease || now() < worker.away_until || is_cut_off(worker, coordinator)) return false;
   if (coordinators_[static_cast<size_t>(worker.route)].get() != &coordinator) return false;
   const auto& holding = worker.core()->holding();

@@ -1,13 +1,13 @@
-// A whole run in one thread: coordinators, workers, the network between them, what goes wrong, and what must hold all the
-// same. World::play() throws a Violation if something does not.
+// A whole run in one thread: coordinators, workers, the network between them, what goes wrong, and what must hold all
+// the same. World::play() throws a Violation if something does not.
 //
 //   worker -> Connection -> SimCoordinator -> RunDesk, CoordinatorCore, RunStore, CheckpointStore, Admission (all real)
 //   SimWorker -> WorkerCore (real)
 //
-// After every event: no step is applied that was not committed; committed steps are not lost while a copy of every stage
-// can be reached; whoever computes has the states that the committed steps give; a commit is on the disk before it is
-// sent; only the holder of a unit changes it; no member ends the run. After the faults: the run comes to its end, and
-// its result is that of an undisturbed run.
+// After every event: no step is applied that was not committed; committed steps are not lost while a copy of every
+// stage can be reached; whoever computes has the states that the committed steps give; a commit is on the disk before
+// it is sent; only the holder of a unit changes it; no member ends the run. After the faults: the run comes to its end,
+// and its result is that of an undisturbed run.
 #pragma once
 
 #include <fmt/format.h>
@@ -87,7 +87,8 @@ class World {
   Duration compute_time();
   template <class... Args>
   void trace(fmt::format_string<Args...> format, Args&&... args) const {
-    if (traces_) fmt::print("{:9.3f}  {}\n", seconds(now().time_since_epoch()), fmt::format(format, std::forward<Args>(args)...));
+    if (traces_)
+      fmt::print("{:9.3f}  {}\n", seconds(now().time_since_epoch()), fmt::format(format, std::forward<Args>(args)...));
   }
 
   // ---- the network ----
@@ -107,7 +108,8 @@ class World {
   int life_of(const std::string& peer) const;
   int number_of(const std::string& peer) const;
   std::string other_peer(const std::string& peer);
-  void to_neighbour(const SimWorker& from, const std::string& to, SimWorker::At at, bool forward, int64_t step, uint64_t payload);
+  void to_neighbour(const SimWorker& from, const std::string& to, SimWorker::At at, bool forward, int64_t step,
+                    uint64_t payload);
 
   // ---- what must hold ----
 
