@@ -28,7 +28,8 @@ const Value kAddress{"HOST:PORT"};
 
 template <class Arguments>
 void add_dashboard_options(Command& command, Arguments& arguments) {
-  command.value("--dashboard", arguments.dashboard, {"ADDR"}, "where the dashboard listens (HOST or HOST:PORT), or off");
+  command.value("--dashboard", arguments.dashboard, {"ADDR"},
+                "where the dashboard listens (HOST or HOST:PORT), or off");
   command.add_flag("--open", arguments.open, "open the dashboard in a browser");
 }
 

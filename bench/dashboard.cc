@@ -132,8 +132,8 @@ double watched_over_unwatched(const BenchDashboardOptions& options) {
     }
     const double after = speed(run, options.seconds);
     ratios.push_back(2 * watched / (before + after));
-    fmt::print("{:.3f} steps/s unwatched, {:.3f} with {} streams and {} idle connections: {:.3f}\n", (before + after) / 2,
-               watched, kStreams, kIdle, ratios.back());
+    fmt::print("{:.3f} steps/s unwatched, {:.3f} with {} streams and {} idle connections: {:.3f}\n",
+               (before + after) / 2, watched, kStreams, kIdle, ratios.back());
     std::fflush(stdout);
   }
   return middle_of(ratios);
@@ -144,12 +144,14 @@ void write_long_run(const std::filesystem::path& folder, int64_t steps) {
   write_file_atomically(folder / "config.toml", fmt::format("[train]\nsteps = {}\n", steps)).take();
   std::ofstream metrics(folder / "metrics.jsonl"), timing(folder / "timing.jsonl");
   for (int64_t step = 1; step <= steps; ++step) {
-    metrics << fmt::format("{{\"step\":{},\"loss\":{:.6f},\"grad_norm\":0.7,\"lr\":0.01,\"bytes\":[{{\"forward\":40000,"
-                           "\"backward\":32000}}]}}\n",
-                           step, 2 + 6 / (1 + 1e-3 * static_cast<double>(step)));
-    timing << fmt::format("{{\"step\":{},\"seconds\":{:.3f},\"stages\":[{{\"total_s\":0.9,\"forward_s\":0.3,"
-                          "\"backward_s\":0.4,\"update_s\":0.05,\"wait_s\":0.1}}]}}\n",
-                          step, 1.01 * static_cast<double>(step));
+    metrics << fmt::format(
+        "{{\"step\":{},\"loss\":{:.6f},\"grad_norm\":0.7,\"lr\":0.01,\"bytes\":[{{\"forward\":40000,"
+        "\"backward\":32000}}]}}\n",
+        step, 2 + 6 / (1 + 1e-3 * static_cast<double>(step)));
+    timing << fmt::format(
+        "{{\"step\":{},\"seconds\":{:.3f},\"stages\":[{{\"total_s\":0.9,\"forward_s\":0.3,"
+        "\"backward_s\":0.4,\"update_s\":0.05,\"wait_s\":0.1}}]}}\n",
+        step, 1.01 * static_cast<double>(step));
   }
 }
 

@@ -35,7 +35,8 @@ OpenRun::~OpenRun() {
 }
 
 void OpenRun::serve(int64_t uses) {
-  const std::vector<std::string> arguments{"serve", "--run", run().string(), "--listen", "127.0.0.1", "--dashboard", "off"};
+  const std::vector<std::string> arguments{"serve",     "--run",       run().string(), "--listen",
+                                           "127.0.0.1", "--dashboard", "off"};
   children_.emplace("serve", ChildProcess::start(program_, arguments, log("serve")).take());
   wait_until("the coordinator listens", [&] { return read_coordinator_place(run()).ok(); });
   line_ = std::make_unique<CoordinatorLine>(operator_access(run(), read_coordinator_place(run()).value().address));

@@ -1,3 +1,4 @@
+// `thinpipe bench sim`: how many simulated runs (tests/sim) a minute allows, and how many of them fail.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -168,8 +168,8 @@ nlohmann::json RunHistory::thinned(int64_t from, int64_t to, int64_t points) con
   const int64_t count = std::max<int64_t>(0, to - from + 1);
   const int64_t every = std::max<int64_t>(1, (count + points - 1) / points);
   nlohmann::json answer = {{"from", from}, {"to", to}, {"every", every}};
-  for (const auto* name : {"step", "loss", "loss_min", "loss_max", "grad_norm", "lr", "tokens_per_s", "bytes_per_token",
-                           "wait_share"})
+  for (const auto* name :
+       {"step", "loss", "loss_min", "loss_max", "grad_norm", "lr", "tokens_per_s", "bytes_per_token", "wait_share"})
     answer[name] = nlohmann::json::array();
   for (int64_t begin = from; begin <= to; begin += every) {
     const int64_t end = std::min(begin + every - 1, to);
@@ -194,7 +194,8 @@ nlohmann::json RunHistory::thinned(int64_t from, int64_t to, int64_t points) con
     answer["bytes_per_token"].push_back(bytes.mean());
     answer["wait_share"].push_back(waited.mean());
     answer["tokens_per_s"].push_back(
-        step_s.sum > 0 ? nlohmann::json(static_cast<double>(step_s.count) * tokens_per_step_ / step_s.sum) : nlohmann::json());
+        step_s.sum > 0 ? nlohmann::json(static_cast<double>(step_s.count) * tokens_per_step_ / step_s.sum)
+                       : nlohmann::json());
   }
   // Validations and moves are rare; of a million, every so manieth is enough.
   const auto rare = [&](const auto& rows, const auto& take) {

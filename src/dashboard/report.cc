@@ -45,7 +45,8 @@ std::string shown(const Json& value, const char* format) {
 Series series_of(const char* name, const Json& steps, const Json& values) {
   Series series{name, {}};
   for (size_t i = 0; i < steps.size(); ++i) {
-    if (values[i].is_number() && std::isfinite(values[i].get<double>())) series.points.emplace_back(steps[i], values[i]);
+    if (values[i].is_number() && std::isfinite(values[i].get<double>()))
+      series.points.emplace_back(steps[i], values[i]);
   }
   return series;
 }
@@ -58,14 +59,19 @@ void add_plot(std::vector<Plot>& plots, Plot plot) {
 std::string curves(const Json& steps) {
   const auto& x = steps["step"];
   std::vector<Plot> plots;
-  add_plot(plots, {"loss", "step", "nats per token",
+  add_plot(plots, {"loss",
+                   "step",
+                   "nats per token",
                    {series_of("training", x, steps["loss"]),
                     series_of("validation", steps["validation"]["step"], steps["validation"]["loss"])}});
   add_plot(plots, {"speed", "step", "tokens/s", {series_of("tokens/s", x, steps["tokens_per_s"])}});
   add_plot(plots, {"norm of the gradient", "step", "before clipping", {series_of("norm", x, steps["grad_norm"])}});
-  add_plot(plots, {"traffic", "step", "bytes per token and cut", {series_of("both ways", x, steps["bytes_per_token"])}});
+  add_plot(plots,
+           {"traffic", "step", "bytes per token and cut", {series_of("both ways", x, steps["bytes_per_token"])}});
   const auto& basis = steps["basis"];
-  add_plot(plots, {"the subspace", "step", "share",
+  add_plot(plots, {"the subspace",
+                   "step",
+                   "share",
                    {series_of("energy inside", basis["step"], basis["energy_inside"]),
                     series_of("dropped", basis["step"], basis["dropped_share"])}});
   return plots.empty() ? "<p>No step was committed.</p>" : to_svg(plots);
@@ -106,7 +112,8 @@ std::string where_time_went(const std::filesystem::path& folder) {
     const auto& one = stages[i];
     const double whole = one.total + one.update;
     const auto share = [&](double part) {
-      return fmt::format("<td class=n>{:.1f} s</td><td class=n>{:.0f} %</td>", part, whole > 0 ? 100 * part / whole : 0);
+      return fmt::format("<td class=n>{:.1f} s</td><td class=n>{:.0f} %</td>", part,
+                         whole > 0 ? 100 * part / whole : 0);
     };
     rows += fmt::format("<tr><td>stage {}</td>{}{}{}{}{}</tr>", i, share(one.forward), share(one.backward),
                         share(one.update), share(one.wait),
@@ -146,14 +153,15 @@ std::string run_report(const std::filesystem::path& run_folder) {
                             : fmt::format("{}: {}", now["state"].get<std::string>(), now["why"].get<std::string>()));
   facts += row("steps", fmt::format("{} of {}, {} tokens each", whole(now["step"]), whole(now["steps"]),
                                     whole(run["tokens_per_step"])));
-  facts += row("model", fmt::format("{}, d = {}, {} blocks in {} stage(s)", run["model"].get<std::string>(), whole(run["d"]),
-                                    whole(run["blocks"]), whole(run["stages"])));
+  facts += row("model", fmt::format("{}, d = {}, {} blocks in {} stage(s)", run["model"].get<std::string>(),
+                                    whole(run["d"]), whole(run["blocks"]), whole(run["stages"])));
   facts += row("corpus", run["corpus"]);
   facts += row("training loss", shown(now["loss"], "{:.4f} nats per token"));
   facts += row("validation loss", shown(now["validation_loss"], "{:.4f} nats per token"));
   facts += row("speed", shown(now["tokens_per_s"], "{:.0f} tokens/s in the last steps"));
-  facts += row("traffic", fmt::format("{}, {} below fp32", shown(now["bytes_per_token"], "{:.1f} bytes per token and cut"),
-                                      shown(now["compression"], "{:.1f}x")));
+  facts +=
+      row("traffic", fmt::format("{}, {} below fp32", shown(now["bytes_per_token"], "{:.1f} bytes per token and cut"),
+                                 shown(now["compression"], "{:.1f}x")));
   const auto name = escaped(run["name"]);
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
@@ -169,13 +177,23 @@ std::string run_trace(const std::filesystem::path& run_folder) {
   std::string text;
   const auto add = [&](const Json& event) { text += (text.empty() ? "" : ",\n") + event.dump(); };
   const auto slice = [&](const std::string& name, size_t stage, double begin_s, double seconds, const Json& facts) {
-    add({{"name", name}, {"ph", "X"}, {"pid", 1}, {"tid", stage}, {"ts", 1e6 * begin_s}, {"dur", 1e6 * seconds}, {"args", facts}});
+    add({{"name", name},
+         {"ph", "X"},
+         {"pid", 1},
+         {"tid", stage},
+         {"ts", 1e6 * begin_s},
+         {"dur", 1e6 * seconds},
+         {"args", facts}});
   };
   size_t stages = 0;
   each_timing(run_folder, [&](const Json& line) {
     const auto& all = line["stages"];
     for (; stages < all.size(); ++stages) {
-      add({{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", stages}, {"args", {{"name", fmt::format("stage {}", stages)}}}});
+      add({{"name", "thread_name"},
+           {"ph", "M"},
+           {"pid", 1},
+           {"tid", stages},
+           {"args", {{"name", fmt::format("stage {}", stages)}}}});
     }
     // The stages begin a step together, and its commit ends it. That is all the coordinator knows of their clocks.
     double longest = 0;

@@ -10,8 +10,8 @@ namespace thinpipe {
 // UserError if the folder holds no run.
 std::string run_report(const std::filesystem::path& run_folder);
 
-// Trace events (JSON) as Perfetto and chrome://tracing read them: a row per stage, a slice per step, and in traced steps
-// a slice per pass. Throws UserError if no step was timed.
+// Trace events (JSON) as Perfetto and chrome://tracing read them: a row per stage, a slice per step, and in traced
+// steps a slice per pass. Throws UserError if no step was timed.
 std::string run_trace(const std::filesystem::path& run_folder);
 
 }  // namespace thinpipe

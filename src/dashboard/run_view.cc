@@ -124,7 +124,8 @@ void RunView::ask() {
 void RunView::add_events(const google::protobuf::RepeatedPtrField<control::EventLine>& events) {
   for (const auto& event : events) {
     if (!events_.empty() && event.number() <= events_.back()["number"].get<int64_t>()) continue;
-    events_.push_back({{"number", event.number()}, {"time", event.time()}, {"kind", event.kind()}, {"text", event.text()}});
+    events_.push_back(
+        {{"number", event.number()}, {"time", event.time()}, {"kind", event.kind()}, {"text", event.text()}});
   }
   while (std::ssize(events_) > kShownEvents) events_.erase(events_.begin());
 }
@@ -211,14 +212,18 @@ nlohmann::json RunView::status() const {
   };
   return {{"state", state()},
           {"phase", known ? status_.phase() : ""},
-          {"why", known ? status_.why() : outcome ? outcome->reason : ""},
+          {"why", known     ? status_.why()
+                  : outcome ? outcome->reason
+                            : ""},
           {"step", step},
           {"steps", config_.train.steps},
           {"epoch", status_.epoch()},
           {"paused", known && status_.paused()},
           {"loss", history_.last_loss()},
           {"validation_loss", history_.validation_loss()},
-          {"manifest_step", known ? status_.manifest_step() : outcome ? outcome->manifest_step : -1},
+          {"manifest_step", known     ? status_.manifest_step()
+                            : outcome ? outcome->manifest_step
+                                      : -1},
           {"tokens_per_s", rate},
           {"eta_s", left * step_s},
           {"bytes_per_token", bytes},
@@ -250,7 +255,8 @@ std::string RunView::metrics() const {
   std::string text;
   const auto add = [&](const char* name, const char* help, const nlohmann::json& value) {
     if (!value.is_number() || !std::isfinite(value.get<double>())) return;
-    text += fmt::format("# HELP thinpipe_{0} {1}\n# TYPE thinpipe_{0} gauge\nthinpipe_{0} {2}\n", name, help, value.dump());
+    text +=
+        fmt::format("# HELP thinpipe_{0} {1}\n# TYPE thinpipe_{0} gauge\nthinpipe_{0} {2}\n", name, help, value.dump());
   };
   add("up", "Whether the coordinator answers.", now["state"] == "running" ? 1 : 0);
   add("step", "Committed steps.", now["step"]);
@@ -261,12 +267,16 @@ std::string RunView::metrics() const {
   add("tokens_per_second", "Over the last steps.", now["tokens_per_s"]);
   add("bytes_per_token", "Per cut, both directions.", now["bytes_per_token"]);
   add("wait_share", "Share of the last step that stages waited.", now["wait_share"]);
-  text += "# HELP thinpipe_worker_connected Whether the coordinator hears the worker.\n# TYPE thinpipe_worker_connected gauge\n";
+  text +=
+      "# HELP thinpipe_worker_connected Whether the coordinator hears the worker.\n# TYPE thinpipe_worker_connected "
+      "gauge\n";
   for (const auto& worker : now["workers"]) {
     text += fmt::format("thinpipe_worker_connected{{peer={},stage=\"{}\"}} {}\n", quoted(worker["peer"]),
                         worker["stage"].get<int64_t>(), worker["connected"].get<bool>() ? 1 : 0);
   }
-  text += "# HELP thinpipe_link_round_trip_seconds Of the link after a stage.\n# TYPE thinpipe_link_round_trip_seconds gauge\n";
+  text +=
+      "# HELP thinpipe_link_round_trip_seconds Of the link after a stage.\n# TYPE thinpipe_link_round_trip_seconds "
+      "gauge\n";
   for (const auto& link : now["links"]) {
     text += fmt::format("thinpipe_link_round_trip_seconds{{boundary=\"{}\"}} {}\n", link["boundary"].get<int64_t>(),
                         link["round_trip_s"].dump());

@@ -85,7 +85,8 @@ class Dashboard {
       fail(response, 500, "the dashboard failed to answer");
     });
     server_.set_error_handler([](const Request&, Response& response) {
-      if (response.body.empty()) fail(response, response.status, response.status == 404 ? "no such page" : "bad request");
+      if (response.body.empty())
+        fail(response, response.status, response.status == 404 ? "no such page" : "bad request");
     });
     add_pages();
     add_answers();
@@ -99,8 +100,8 @@ class Dashboard {
     }
     if (port < 0 && place.port == 0) port = server_.bind_to_any_port(place.host);
     if (port < 0) {
-      throw UserError(fmt::format("the dashboard cannot listen on {}:{}: {}", place.host, place.port,
-                                  std::strerror(errno)));
+      throw UserError(
+          fmt::format("the dashboard cannot listen on {}:{}: {}", place.host, place.port, std::strerror(errno)));
     }
     port_ = port;
     std::thread listening([this] { server_.listen_after_bind(); });
@@ -126,18 +127,20 @@ class Dashboard {
 
   // Whether the request may go on. Answers it otherwise.
   bool admit(const Request& request, Response& response) {
-    response.set_header("Content-Security-Policy", "default-src 'self'; base-uri 'none'; "
-                                                   "form-action 'none'; frame-ancestors 'none'");
+    response.set_header("Content-Security-Policy",
+                        "default-src 'self'; base-uri 'none'; "
+                        "form-action 'none'; frame-ancestors 'none'");
     response.set_header("X-Content-Type-Options", "nosniff");
     response.set_header("Referrer-Policy", "no-referrer");
     response.set_header("Cache-Control", "no-store");
     if (request.headers.size() > kMostHeaders) return refuse(response, 431, "too many headers");
     if (!own_host(request)) return refuse(response, 403, "the Host is not this dashboard's");
-    if (request.has_header("Origin") && request.get_header_value("Origin") != "http://" + request.get_header_value("Host"))
+    if (request.has_header("Origin") &&
+        request.get_header_value("Origin") != "http://" + request.get_header_value("Host"))
       return refuse(response, 403, "the Origin is not this dashboard's");
     const bool wrong_token = request.has_header("Authorization") && !has_token(request);
-    const bool page = built_page(request.path).has_value() || request.path == "/healthz" ||
-                      request.path == "/favicon.ico";
+    const bool page =
+        built_page(request.path).has_value() || request.path == "/healthz" || request.path == "/favicon.ico";
     const bool changes = request.method != "GET" && request.method != "HEAD";
     if (!changes && (page || (local_ && !wrong_token))) return true;
     if (!has_token(request)) return refuse(response, 401, "needs the run's token (Authorization: Bearer TOKEN)");
@@ -179,7 +182,8 @@ class Dashboard {
   void add_answers() {
     server_.Get("/api/v1/run", [this](const Request&, Response& response) { answer(response, view_.run()); });
     server_.Get("/api/v1/status", [this](const Request&, Response& response) { answer(response, view_.status()); });
-    server_.Get("/api/v1/workers", [this](const Request&, Response& response) { answer(response, view_.status()["workers"]); });
+    server_.Get("/api/v1/workers",
+                [this](const Request&, Response& response) { answer(response, view_.status()["workers"]); });
     server_.Get("/api/v1/steps", [this](const Request& request, Response& response) {
       constexpr int64_t kLastStep = int64_t{1} << 40;
       const auto from = number_of(request, "from", 0, 0, kLastStep);

@@ -13,8 +13,8 @@ namespace thinpipe::test {
 
 inline std::string metrics_line(int64_t step, double loss) {
   return fmt::format(
-      R"({{"step":{},"loss":{},"grad_norm":{},"lr":0.01,"tokens":{},"bytes":[{{"forward":1000,"backward":600}}]}})", step,
-      loss, 2 * loss, step * 100);
+      R"({{"step":{},"loss":{},"grad_norm":{},"lr":0.01,"tokens":{},"bytes":[{{"forward":1000,"backward":600}}]}})",
+      step, loss, 2 * loss, step * 100);
 }
 
 inline std::string timing_line(int64_t step, double seconds, bool traced = false) {

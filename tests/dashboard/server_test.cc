@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <future>
+#include <latch>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -61,15 +63,16 @@ nlohmann::json json_of(const httplib::Result& result) {
   return result ? nlohmann::json::parse(result->body, nullptr, false) : nlohmann::json();
 }
 
-// Until the dashboard has read the files.
+// Waits until the dashboard has read the files up to this step.
 nlohmann::json status_at(const RunningDashboard& dashboard, int64_t step) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (true) {
-    const auto status = json_of(dashboard.client().Get("/api/v1/status"));
-    if (status.is_object() && status["step"] == step) return status;
-    if (std::chrono::steady_clock::now() > deadline) return status;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  const auto wanted = "\"step\":" + std::to_string(step) + ",";
+  std::string text;
+  (void)dashboard.client().Get("/api/v1/stream", [&](const char* data, size_t size) {
+    text.append(data, size);
+    return text.find(wanted) == std::string::npos && std::chrono::steady_clock::now() < deadline;
+  });
+  return json_of(dashboard.client().Get("/api/v1/status"));
 }
 
 TEST(Dashboard, OfARunThatIsOver_ShowsIt) {
@@ -115,7 +118,8 @@ TEST(Dashboard, OfABadParameter_SaysWhatWouldBeRight) {
   const MadeUpRun run;
   const RunningDashboard dashboard(run);
   auto client = dashboard.client();
-  for (const auto* query : {"points=0", "points=5001", "points=x", "from=-1", "to=1e3", "points=99999999999999999999"}) {
+  for (const auto* query :
+       {"points=0", "points=5001", "points=x", "from=-1", "to=1e3", "points=99999999999999999999"}) {
     const auto result = client.Get(std::string("/api/v1/steps?") + query);
     EXPECT_EQ(status_of(result), 400) << query;
     EXPECT_EQ(json_of(result)["error"], "from and to are steps, points is 1 to 5000");
@@ -190,7 +194,8 @@ TEST(Dashboard, OfAMegabyteOfHeaders_RefusesAndGoesOn) {
   for (int i = 0; i < 1000; ++i) many.emplace("X-" + std::to_string(i), std::string(1000, 'x'));
   EXPECT_NE(status_of(dashboard.client().Get("/api/v1/run", many)), 200);
   EXPECT_NE(status_of(dashboard.client().Get("/api/v1/run", {{"X-Long", std::string(1 << 20, 'x')}})), 200);
-  EXPECT_NE(status_of(dashboard.client().Post("/api/v1/pause", dashboard.with_token(), std::string(1 << 20, 'x'), "text/plain")),
+  EXPECT_NE(status_of(dashboard.client().Post("/api/v1/pause", dashboard.with_token(), std::string(1 << 20, 'x'),
+                                              "text/plain")),
             200);
   EXPECT_EQ(status_of(dashboard.client().Get("/api/v1/run")), 200);
 }
@@ -214,27 +219,25 @@ TEST(Dashboard, OfIdleConnections_ClosesThemAndGoesOn) {
 TEST(Dashboard, OfTooManyStreams_RefusesOne) {
   const MadeUpRun run;
   const RunningDashboard dashboard(run);
-  std::atomic<bool> done = false;
-  std::atomic<int> open = 0;
-  std::vector<std::thread> watchers;
   constexpr int kStreams = 48;
+  std::latch open(kStreams), done(1);
+  std::vector<std::thread> watchers;
   watchers.reserve(kStreams);
   for (int i = 0; i < kStreams; ++i) {
     watchers.emplace_back([&] {
-      bool first = true;
+      std::once_flag first;
       (void)dashboard.client().Get("/api/v1/stream", [&](const char*, size_t) {
-        if (std::exchange(first, false)) ++open;
-        while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        std::call_once(first, [&] { open.count_down(); });
+        done.wait();
         return false;
       });
+      std::call_once(first, [&] { open.count_down(); });  // refused
     });
   }
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (open < kStreams && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  open.wait();
   EXPECT_EQ(status_of(dashboard.client().Get("/api/v1/stream")), 503);
   EXPECT_EQ(status_of(dashboard.client().Get("/healthz")), 200);
-  done = true;
+  done.count_down();
   for (auto& watcher : watchers) watcher.join();
 }
 

@@ -328,7 +328,8 @@ grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const con
   const bool is_there = is_table ? desk_.identity().table && file.sha256() == desk_.identity().table->sha256
                                  : desk_.checkpoints().holds(id, file.unit(), file.sha256());
   if (!is_there) return refusal(fmt::format("there is no file '{}' of step {}", one_line(file.unit()), file.step()));
-  const auto mapped = MappedFile::open(is_table ? desk_.identity().table_path : desk_.checkpoints().path_of(id, file.unit()));
+  const auto mapped =
+      MappedFile::open(is_table ? desk_.identity().table_path : desk_.checkpoints().path_of(id, file.unit()));
   if (!mapped) return refusal(mapped.error().message);
   auto left = mapped.value().bytes();
   left.remove_prefix(std::min<uint64_t>(left.size(), request->offset()));

@@ -1,6 +1,6 @@
 // The coordinator without its network: the core, what it keeps on the disk, and the rules about who may do what. The
-// service (coordinator_service.h) turns gRPC's calls into calls of the desk; tests/sim runs the same desk on a simulated
-// network and disk. Every name of a peer that comes in here was proven by a certificate.
+// service (coordinator_service.h) turns gRPC's calls into calls of the desk; tests/sim runs the same desk on a
+// simulated network and disk. Every name of a peer that comes in here was proven by a certificate.
 //
 // One thread at a time, except for receive() and check_content(), which take long and may run beside everything else.
 #pragma once
