@@ -177,8 +177,8 @@ class Shell {
 
 TEST(BashCompletion, OffersCommandsOptionsAndFixedValues) {
   const Shell shell("bash");
-  EXPECT_EQ(shell.bash("thinpipe tr"), Lines{"train"});
-  EXPECT_EQ(shell.bash("thinpipe --log-level debug tr"), Lines{"train"});
+  EXPECT_EQ(shell.bash("thinpipe trai"), Lines{"train"});
+  EXPECT_EQ(shell.bash("thinpipe --log-level debug trai"), Lines{"train"});
   EXPECT_EQ(shell.bash("thinpipe lab ex"), Lines{"exactness"});
   EXPECT_EQ(shell.bash("thinpipe train --se"), Lines{"--set"});
   EXPECT_EQ(shell.bash("thinpipe bench wan --ra"), Lines{"--rank"});
@@ -240,7 +240,7 @@ for line in "$@"; do
 done
 zpty -d z
 )zsh");
-  const Arguments typed{"thinpipe tra",
+  const Arguments typed{"thinpipe trai",
                         "thinpipe lab ex",
                         "thinpipe train --se",
                         "thinpipe train my",

@@ -143,7 +143,7 @@ TEST_F(Processes, StarterKilled_AllEndAndTheRunResumes) {
   const auto run = program_ / "run";
   RunningProgram running(program_, small_run(run, kSlow));
   ASSERT_TRUE(wait_for_lines(running, run, 1));
-  EXPECT_EQ(test::processes_of(run).size(), 6U);  // program, coordinator, four stages
+  EXPECT_EQ(test::processes_of(run).size(), 7U);  // program, coordinator, dashboard, four stages
   ASSERT_TRUE(wait_for_lines(running, run, 7));
   running.signal(SIGKILL);
   EXPECT_TRUE(running.wait_until("its children are gone", [&] { return test::processes_of(run).empty(); }));
