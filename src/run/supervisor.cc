@@ -162,10 +162,11 @@ class Supervisor {
     }
     for (const auto& text : events_.of(status)) note(text);
     const auto& train = run_.config.train;
-    // Only an epoch that has formed shows that the workers can live.
-    formed_ = status.phase() != "gathering" && status.phase() != "forming";
-    if (formed_) early_deaths_ = 0;
+    // Only an epoch that has formed shows that the workers can live. From then on a death is bad luck, and what counts
+    // is whether steps follow.
+    formed_ = formed_ || (status.phase() != "gathering" && status.phase() != "forming");
     if (status.step() != shown_step_) {
+      formed_ = true;
       const int64_t steps = std::max<int64_t>(0, status.step() - shown_step_);
       for (auto* part : parts()) part->restarts = 0;
       if (steps > 0) {
@@ -278,8 +279,8 @@ class Supervisor {
   EventNotes events_;
   int64_t shown_step_ = 0;
   int64_t manifest_step_ = -1;
-  bool formed_ = false;   // when the coordinator was last asked
-  int early_deaths_ = 0;  // of workers, since an epoch has formed
+  bool formed_ = false;   // an epoch, since this supervisor began
+  int early_deaths_ = 0;  // of workers, before that
   bool stop_asked_ = false;
   bool stop_told_ = false;
 };
