@@ -42,7 +42,8 @@ void refuse_empty(const CLI::Option& option, const std::string& value) {
 void add_train(Command& program) {
   auto arguments = std::make_shared<TrainArguments>();
   auto& command = program.command("train", "Train a model on this machine", kTrain);
-  command.config_argument(arguments->config);
+  command.value("CONFIG", arguments->config, kFile,
+                "TOML file (docs/config.md), or text to train the default model on: a file or a folder");
   command.set_option(arguments->overrides);
   command.value("--steps", arguments->steps, kNumber, "same as --set train.steps=N");
   command.value("--device", arguments->device, {"DEVICE"}, "cpu, cuda or cuda:N; same as --set train.device=DEVICE");
@@ -54,6 +55,7 @@ void add_train(Command& program) {
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
+  $ thinpipe train book.txt                     # the same model on your text, or a folder of texts
   $ thinpipe train my.toml --set optim.lr=0.01 --steps 100 --name first-try
   $ thinpipe train --resume                     # resume the run that was stopped last
   $ thinpipe train --resume my-run --set pipeline.stages=2
