@@ -401,6 +401,10 @@ A corpus is prepared once, into the data folder. `thinpipe train` prepares it if
   prepare.value("--tokenizer", prepare_arguments->tokenizer, kFile, "sentencepiece .model to use; default: train one");
   prepare.value("--val-fraction", prepare_arguments->val_fraction, {"X"},
                 "fraction of the documents to keep for validation; default: that of data.val_fraction");
+  prepare.value("--encoding", prepare_arguments->encoding, one_of({"utf-8", "latin-1", "utf-16", "auto"}),
+                "encoding of the text; default: that of data.encoding");
+  prepare.value("--invalid", prepare_arguments->invalid, one_of({"refuse", "replace", "skip"}),
+                "what to do about invalid bytes; default: that of data.invalid");
   prepare.json_flag(prepare_arguments->json);
   prepare.footer(R"(Examples:
   $ thinpipe data prepare kjv

@@ -132,6 +132,7 @@ void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std:
   fmt::print("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
              config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
              manifest.train_unigram_entropy);
+  if (const auto line = invalid_line(config.data, corpus.invalid); !line.empty()) fmt::print("{}\n", line);
   fmt::print("model: {}\n", model_line(config));
   if (const auto limit = export_limit(config); !limit.empty()) fmt::print("note: {}\n", limit);
   fmt::print("run: {}\n", folder.string());

@@ -225,14 +225,14 @@ Result<PreparedCorpus> find_same(const fs::path& folder, const std::string& cont
 
 std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress& progress) {
   check_fraction(data);
-  const Corpus corpus = Corpus::open(data.corpus);
+  const Corpus corpus = Corpus::open(data);
   const Survey survey = survey_with_progress(data, corpus, progress);
   return train_on_training_documents(corpus, survey, data.vocab, progress).model();
 }
 
 int64_t vocab_for_text(const DataConfig& data, const PrepareProgress& progress) {
   check_fraction(data);
-  const Corpus corpus = Corpus::open(data.corpus);
+  const Corpus corpus = Corpus::open(data);
   const Survey survey = survey_with_progress(data, corpus, progress);
   TrainingDocuments documents(corpus, survey, "choosing the vocabulary", progress);
   return fitting_vocab(std::ref(documents), survey.bytes, data.vocab).take();
@@ -242,17 +242,21 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
                               unsigned threads) {
   check_fraction(data);
   std::optional<Tokenizer> tokenizer = load_given_tokenizer(data);
-  const Corpus corpus = Corpus::open(data.corpus);
+  const Corpus corpus = Corpus::open(data);
   const Survey survey = survey_with_progress(data, corpus, progress);
+  const auto with_count = [&](PreparedCorpus prepared) {
+    prepared.invalid = survey.invalid;
+    return prepared;
+  };
   const fs::path target = cache_root / "prepared" / cache_key(data, survey, tokenizer);
-  if (auto found = find_same(target, survey.content_sha256)) return found.value();
+  if (auto found = find_same(target, survey.content_sha256)) return with_count(found.value());
 
   AtomicFolder work = AtomicFolder::create(target, [&] {
                         report(progress, "waiting for another process that is preparing this corpus", 0, 0);
                       }).take();
   // Another process may have made it while we waited. A damaged folder is made again: it is only a cache.
   const auto found = find_same(target, survey.content_sha256);
-  if (found) return found.value();
+  if (found) return with_count(found.value());
   if (std::error_code code; fs::exists(target, code)) {
     log_warn("preparing the corpus again: {}", found.error().message);
   }
@@ -266,7 +270,13 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
   write_file_atomically(work.path() / "manifest.json", manifest_text(manifest)).take();
   remove_tree(target).take();
   work.commit().take();
-  return open_prepared(target).take();
+  return with_count(open_prepared(target).take());
+}
+
+std::string invalid_line(const DataConfig& data, uint64_t count) {
+  if (count == 0) return "";
+  return fmt::format("note: {} invalid sequence(s) of bytes in the text were {} (data.invalid)", count,
+                     data.invalid == Invalid::kReplace ? "replaced by U+FFFD" : "skipped");
 }
 
 std::string PrepareLine::line(uint64_t done_bytes, uint64_t total_bytes) const {
