@@ -58,7 +58,6 @@ void add_train(Command& program) {
   $ thinpipe train book.txt                     # the same model on your text, or a folder of texts
   $ thinpipe train my.toml --set optim.lr=0.01 --steps 100 --name first-try
   $ thinpipe train --resume                     # resume the run that was stopped last
-  $ thinpipe train --resume my-run --set pipeline.stages=2
 Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a
 checkpoint and stops; a second ctrl-C stops at once.)");
   command.callback([arguments, resume] {
