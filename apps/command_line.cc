@@ -42,7 +42,8 @@ void refuse_empty(const CLI::Option& option, const std::string& value) {
 void add_train(Command& program) {
   auto arguments = std::make_shared<TrainArguments>();
   auto& command = program.command("train", "Train a model on this machine", kTrain);
-  command.config_argument(arguments->config);
+  command.value("CONFIG", arguments->config, kFile,
+                "TOML file (docs/config.md), or text to train the default model on: a file or a folder");
   command.set_option(arguments->overrides);
   command.value("--steps", arguments->steps, kNumber, "same as --set train.steps=N");
   command.value("--device", arguments->device, {"DEVICE"}, "cpu, cuda or cuda:N; same as --set train.device=DEVICE");
@@ -54,9 +55,9 @@ void add_train(Command& program) {
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
+  $ thinpipe train book.txt                     # the same model on your text, or a folder of texts
   $ thinpipe train my.toml --set optim.lr=0.01 --steps 100 --name first-try
   $ thinpipe train --resume                     # resume the run that was stopped last
-  $ thinpipe train --resume my-run --set pipeline.stages=2
 Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a
 checkpoint and stops; a second ctrl-C stops at once.)");
   command.callback([arguments, resume] {
@@ -399,6 +400,10 @@ A corpus is prepared once, into the data folder. `thinpipe train` prepares it if
   prepare.value("--tokenizer", prepare_arguments->tokenizer, kFile, "sentencepiece .model to use; default: train one");
   prepare.value("--val-fraction", prepare_arguments->val_fraction, {"X"},
                 "fraction of the documents to keep for validation; default: that of data.val_fraction");
+  prepare.value("--encoding", prepare_arguments->encoding, one_of({"utf-8", "latin-1", "utf-16", "auto"}),
+                "encoding of the text; default: that of data.encoding");
+  prepare.value("--invalid", prepare_arguments->invalid, one_of({"refuse", "replace", "skip"}),
+                "what to do about invalid bytes; default: that of data.invalid");
   prepare.json_flag(prepare_arguments->json);
   prepare.footer(R"(Examples:
   $ thinpipe data prepare kjv

@@ -61,6 +61,8 @@ struct PrepareArguments {
   std::string vocab;
   std::string tokenizer;
   std::string val_fraction;
+  std::string encoding;
+  std::string invalid;
   bool json = false;
 };
 void prepare_data(const PrepareArguments& arguments);

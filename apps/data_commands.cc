@@ -40,6 +40,8 @@ DataConfig data_from(const PrepareArguments& arguments) {
   std::vector<std::string> settings{"data.corpus=" + arguments.corpus};
   if (!arguments.vocab.empty()) settings.push_back("data.vocab=" + arguments.vocab);
   if (!arguments.val_fraction.empty()) settings.push_back("data.val_fraction=" + arguments.val_fraction);
+  if (!arguments.encoding.empty()) settings.push_back("data.encoding=" + arguments.encoding);
+  if (!arguments.invalid.empty()) settings.push_back("data.invalid=" + arguments.invalid);
   if (!arguments.tokenizer.empty()) {
     settings.push_back("data.tokenizer=" + arguments.tokenizer);
     const auto tokenizer = Tokenizer::load(arguments.tokenizer);
@@ -140,11 +142,12 @@ void prepare_data(const PrepareArguments& arguments) {
   const double took = seconds(clock.now() - start);
   const double rate = static_cast<double>(manifest.train.text_bytes + manifest.val.text_bytes) / 1e6 / took;
   print_facts(corpus->folder, corpus->id, manifest);
+  if (const auto line = invalid_line(data, corpus->invalid); !line.empty()) fmt::print("{}\n", line);
   fmt::print("{} {:.2f} s, {:.1f} MB/s\n", made ? "prepared in" : "was prepared already; read its source in", took,
              rate);
   if (!arguments.json) return;
   auto json = to_json(corpus->folder, corpus->id, manifest);
-  json.update({{"made", made}, {"seconds", took}, {"mb_per_s", rate}});
+  json.update({{"made", made}, {"invalid", corpus->invalid}, {"seconds", took}, {"mb_per_s", rate}});
   fmt::print("{}\n", dumped(json));
 }
 

@@ -1,6 +1,7 @@
 // thinpipe train [config]: from a config to a trained model on this machine.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "config/keys.h"
 #include "models/llama.h"
 #include "pipeline/batches.h"
 #include "pipeline/corpus_table.h"
@@ -38,6 +40,54 @@ std::vector<std::string> overrides_in(const TrainArguments& arguments) {
   if (!arguments.steps.empty()) overrides.push_back("train.steps=" + arguments.steps);
   if (!arguments.device.empty()) overrides.push_back("train.device=" + arguments.device);
   return overrides;
+}
+
+// `train book.txt`: the argument is the text to train on, and there is no config.
+bool is_text(const std::string& argument) {
+  return !argument.empty() && std::filesystem::path(argument).extension() != ".toml";
+}
+
+bool sets(const std::vector<std::string>& overrides, std::string_view key) {
+  return std::any_of(overrides.begin(), overrides.end(),
+                     [&](const std::string& text) { return std::string_view(text).substr(0, text.find('=')) == key; });
+}
+
+// A config whose name lacks the ending would otherwise be learned as text.
+void refuse_unnamed_config(const std::string& path) {
+  std::error_code code;
+  if (!std::filesystem::is_regular_file(path, code) || std::filesystem::file_size(path, code) == 0) return;
+  try {
+    (void)load_config(path);
+  } catch (const UserError&) {
+    return;
+  }
+  throw UserError(
+      fmt::format("{} is a config: rename it to {}.toml; other names stand for text to train on", path, path));
+}
+
+// The arguments with which the default model trains on the text that they name.
+TrainArguments for_text(TrainArguments arguments, bool live) {
+  refuse_unnamed_config(arguments.config);
+  if (sets(arguments.overrides, "data.corpus")) {
+    throw UserError(
+        fmt::format("--set data.corpus: {} is the text to train on already; give one of the two", arguments.config));
+  }
+  auto& overrides = arguments.overrides;
+  overrides.push_back("data.corpus=" + toml_text(arguments.config));
+  arguments.config.clear();
+  if (sets(overrides, "data.vocab") || sets(overrides, "data.tokenizer")) return arguments;
+  const auto data = parse_config("", "the command line", overrides_in(arguments)).data;
+  const auto vocab = [&] {
+    const SystemClock clock;
+    PrepareLine line(stdout, live, clock);
+    return vocab_for_text(data, std::ref(line));
+  }();
+  if (vocab != data.vocab) {
+    fmt::print("vocabulary: {} pieces instead of {}, to fit this text; --set data.vocab=N chooses another number\n",
+               vocab, data.vocab);
+    overrides.push_back(fmt::format("data.vocab={}", vocab));
+  }
+  return arguments;
 }
 
 RunConfig config_from(const TrainArguments& arguments) {
@@ -82,6 +132,7 @@ void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std:
   fmt::print("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
              config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
              manifest.train_unigram_entropy);
+  if (const auto line = invalid_line(config.data, corpus.invalid); !line.empty()) fmt::print("{}\n", line);
   fmt::print("model: {}\n", model_line(config));
   if (const auto limit = export_limit(config); !limit.empty()) fmt::print("note: {}\n", limit);
   fmt::print("run: {}\n", folder.string());
@@ -216,6 +267,7 @@ void train(const TrainArguments& arguments) {
   const bool live = ::isatty(STDOUT_FILENO) == 1;
   (void)wish_in(arguments);  // refuses a bad address before anything is prepared
   if (arguments.resume.empty()) {
+    if (is_text(arguments.config)) return train(for_text(arguments, live));
     const auto config = config_from(arguments);
     refuse_if_too_large(config, arguments.in_process);
     if (arguments.in_process) return train_here(arguments, config, live);

@@ -242,6 +242,12 @@ void add_data(Table& table) {
   add("vocab", &C::vocab, whole(260, 1 << 24),
       "vocabulary size of the tokenizer to train; if data.tokenizer is given, must be the size of that one");
   add("val_fraction", &C::val_fraction, above(0, 0.5), "fraction of the documents that is kept for validation");
+  add("encoding", &C::encoding, one_of<Encoding>(),
+      "encoding of the text files; auto: for each file UTF-16 if it looks like it, UTF-8 if all of it is valid, else "
+      "latin-1");
+  add("invalid", &C::invalid, one_of<Invalid>(),
+      "what to do about bytes that are invalid in this encoding: refuse the file, put U+FFFD in their place, or skip "
+      "them; their number is printed");
 }
 
 // tokens of a run = steps x microbatches x microbatch x seq_len: the bounds keep it below 2^62.

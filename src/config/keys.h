@@ -47,6 +47,10 @@ inline constexpr auto kWords<Recompute> = words("none", "block");
 template <>
 inline constexpr auto kWords<ScheduleKind> = words("gpipe", "1f1b");
 template <>
+inline constexpr auto kWords<Encoding> = words("utf-8", "latin-1", "utf-16", "auto");
+template <>
+inline constexpr auto kWords<Invalid> = words("refuse", "replace", "skip");
+template <>
 inline constexpr auto kWords<CheckpointMode> = words("auto", "async", "sync");
 
 template <class E>

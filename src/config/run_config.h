@@ -40,6 +40,10 @@ enum class ScheduleKind { kGpipe, k1f1b };
 // What a stage keeps of a microbatch until its backward pass: everything, or only the input of each block, and computes
 // the rest again.
 enum class Recompute { kNone, kBlock };
+// What the bytes of a text file mean. kAuto decides for each file.
+enum class Encoding { kUtf8, kLatin1, kUtf16, kAuto };
+// What happens to bytes that mean nothing in that encoding.
+enum class Invalid { kRefuse, kReplace, kSkip };
 // When a stage writes its checkpoint: during the next steps, from a copy in memory, or before the next step.
 enum class CheckpointMode { kAuto, kAsync, kSync };
 
@@ -101,6 +105,8 @@ struct DataConfig {
   std::string tokenizer;       // path of a sentencepiece .model; empty: train one on the corpus
   int64_t vocab = 4096;        // V of the tokenizer to train; must match a given tokenizer
   double val_fraction = 0.05;  // fraction of the documents kept for validation
+  Encoding encoding = Encoding::kUtf8;
+  Invalid invalid = Invalid::kRefuse;
 
   bool operator==(const DataConfig&) const = default;
 };

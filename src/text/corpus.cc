@@ -1,93 +1,15 @@
 #include "text/corpus.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/bytes.h"
-#include "base/line.h"
 #include "text/kjv.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr size_t kMaxTextLineBytes = 64 << 20;
-constexpr size_t kReadBytes = 256 << 10;
-
-// Reads a file in pieces and keeps track of the position for error messages.
-class InputFile {
- public:
-  explicit InputFile(const fs::path& path) : path_(path), file_(std::fopen(path.c_str(), "rbe")) {
-    if (file_ == nullptr) open_error_ = errno;
-  }
-  ~InputFile() {
-    if (file_ != nullptr) std::fclose(file_);
-  }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  // The bytes that were read into memory but not consumed; reads more if there are none. Empty at the end of the file.
-  Result<std::string_view> peek() {
-    if (file_ == nullptr) return Error{fmt::format("cannot read {}: {}", path_.string(), std::strerror(open_error_))};
-    if (position_ == buffer_.size()) {
-      buffer_.resize(kReadBytes);
-      buffer_.resize(std::fread(buffer_.data(), 1, buffer_.size(), file_));
-      position_ = 0;
-      if (buffer_.empty() && std::ferror(file_) != 0) {
-        return Error{fmt::format("cannot read {}: {}", path_.string(), std::strerror(errno))};
-      }
-    }
-    return std::string_view(buffer_).substr(position_);
-  }
-  void consume(size_t count) { position_ += count; }
-
-  // The next line without its end; false at the end of the file.
-  Result<bool> next_line(std::string& line) {
-    line.clear();
-    for (bool any = false;; any = true) {
-      const std::string_view bytes = TRY(peek());
-      if (bytes.empty()) return any;
-      const size_t end = bytes.find('\n');
-      const std::string_view part = bytes.substr(0, end);
-      if (line.size() + part.size() > kMaxTextLineBytes) {
-        return fault(0, fmt::format("the line is longer than {} MiB", kMaxTextLineBytes >> 20));
-      }
-      line += part;
-      consume(part.size() + (end == std::string_view::npos ? 0 : 1));
-      if (end != std::string_view::npos) return true;
-    }
-  }
-
-  // Advances the position for messages; called with every text that was handed out.
-  void passed(std::string_view text) {
-    passed_bytes_ += text.size();
-    passed_lines_ += static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
-  }
-  // An error at `offset` bytes after that position.
-  Error fault(size_t offset, std::string_view what, std::string_view text = {}) const {
-    const auto lines = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(offset), '\n');
-    return Error{fmt::format("{}: line {} (byte {}): {}", path_.string(),
-                             passed_lines_ + static_cast<uint64_t>(lines) + 1, passed_bytes_ + offset, what)};
-  }
-  Status check_utf8(std::string_view text) const {
-    const size_t valid = valid_utf8_prefix(text);
-    if (valid == text.size()) return {};
-    return fault(valid, "invalid UTF-8; the corpus must be UTF-8 text", text);
-  }
-
- private:
-  fs::path path_;
-  FILE* file_;
-  int open_error_ = 0;
-  std::string buffer_;
-  size_t position_ = 0;
-  uint64_t passed_bytes_ = 0;
-  uint64_t passed_lines_ = 0;
-};
 
 // The string "text" of a JSON object. Everything else is dropped while parsing, so it costs no memory.
 std::optional<std::string> text_field(const std::string& line) {
@@ -125,15 +47,25 @@ struct DocumentReader::State {
   std::vector<Corpus::File> files;
   DocumentSizes sizes;
   size_t file_index = 0;
-  std::unique_ptr<InputFile> input;  // of files[file_index], once opened
+  TextForm form;
+  bool by_config = true;
+  std::unique_ptr<TextInput> input;  // of files[file_index], once opened
   std::string rest;                  // read but not handed out; the file's next document begins with it
+  uint64_t invalid_count = 0;        // in the files before this one
 
+  void open();
   // Each fills `document` from the open file, or returns false at its end.
   Result<bool> next_text(std::string& document);
   Result<bool> next_jsonl(std::string& document);
   Result<bool> next_chapter(std::string& document);
   Result<bool> next_in_file(std::string& document);
 };
+
+void DocumentReader::State::open() {
+  const auto& file = files[file_index];
+  const bool is_ours = file.kind == Corpus::Kind::kChapters;
+  input = std::make_unique<TextInput>(file.path, is_ours ? TextForm{} : form, by_config);
+}
 
 Result<bool> DocumentReader::State::next_text(std::string& document) {
   // One byte more than the limit shows whether the text ends there.
@@ -206,15 +138,20 @@ DocumentReader::DocumentReader(DocumentReader&&) noexcept = default;
 
 Result<bool> DocumentReader::next(std::string& document) {
   while (state_->file_index < state_->files.size()) {
-    if (!state_->input) state_->input = std::make_unique<InputFile>(state_->files[state_->file_index].path);
+    if (!state_->input) state_->open();
     auto found = state_->next_in_file(document);
     if (found && found.value()) return true;
+    state_->invalid_count += state_->input->invalid_count();
     state_->input.reset();
     state_->rest.clear();
     state_->file_index = found ? state_->file_index + 1 : state_->files.size();
     if (!found) return found;
   }
   return false;
+}
+
+uint64_t DocumentReader::invalid_count() const {
+  return state_->invalid_count + (state_->input ? state_->input->invalid_count() : 0);
 }
 
 Corpus::Kind Corpus::kind_of(const fs::path& path) { return path.extension() == ".jsonl" ? Kind::kJsonl : Kind::kText; }
@@ -229,6 +166,10 @@ std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder, std::strin
       entry.disable_recursion_pending();
     } else if (std::error_code ignored; entry->is_regular_file(ignored)) {
       names.push_back(entry->path().lexically_relative(folder).generic_string());
+    } else if (!entry->is_directory(ignored)) {
+      throw UserError(fmt::format("{}: {} is {}; take it away, or give the files one by one", named,
+                                  entry->path().string(),
+                                  entry->is_symlink(ignored) ? "a link to nothing that can be read" : "not a file"));
     }
   }
   if (code) throw UserError(fmt::format("{}: cannot read folder {}: {}", named, folder.string(), code.message()));
@@ -239,8 +180,12 @@ std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder, std::strin
   return files;
 }
 
-Corpus Corpus::open(const std::string& source, std::string_view named) {
+Corpus Corpus::open(const DataConfig& data) { return open(data.corpus, "data.corpus", {data.encoding, data.invalid}); }
+
+Corpus Corpus::open(const std::string& source, std::string_view named, TextForm form) {
   Corpus corpus;
+  corpus.form_ = form;
+  corpus.by_config_ = named == "data.corpus";
   corpus.source_ = source;
   if (source == "kjv") {
     corpus.files_.push_back({kjv_file(), Kind::kChapters});
@@ -268,6 +213,8 @@ Corpus Corpus::open(const std::string& source, std::string_view named) {
 DocumentReader Corpus::read(DocumentSizes sizes) const {
   auto state = std::make_unique<DocumentReader::State>();
   state->files = files_;
+  state->form = form_;
+  state->by_config = by_config_;
   state->sizes = sizes;
   return DocumentReader(std::move(state));
 }

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/sha256.h"
+#include "text/text_input.h"
 
 namespace thinpipe {
 
@@ -38,6 +39,9 @@ class DocumentReader {
   // and the line, and ends the reading.
   Result<bool> next(std::string& document);
 
+  // How many invalid sequences of bytes were replaced or skipped so far.
+  uint64_t invalid_count() const;
+
  private:
   friend class Corpus;
   struct State;
@@ -48,10 +52,11 @@ class DocumentReader {
 
 class Corpus {
  public:
-  // "kjv" (one document per chapter), or the path of a UTF-8 text file, a .jsonl file (one document per line, in the
+  // "kjv" (one document per chapter), or the path of a text file, a .jsonl file (one document per line, in the
   // field "text"), or a folder of both, read in the order of their paths, without hidden files. Throws UserError if
   // there is nothing to read; the message calls the source `named`. Contents are checked when they are read.
-  static Corpus open(const std::string& source, std::string_view named = "data.corpus");
+  static Corpus open(const std::string& source, std::string_view named = "data.corpus", TextForm form = {});
+  static Corpus open(const DataConfig& data);
 
   // Any number of readers may read at the same time, each from the start.
   DocumentReader read(DocumentSizes sizes = {}) const;
@@ -71,6 +76,8 @@ class Corpus {
 
   std::string source_;
   std::vector<File> files_;
+  TextForm form_;
+  bool by_config_ = true;  // messages may name keys of the config
 };
 
 // The content hash of a corpus: SHA-256 over every document as its length (8 bytes, little-endian) and its bytes. It

@@ -69,22 +69,36 @@ std::string cache_key(const DataConfig& data, const Survey& survey, const std::o
       .substr(0, 32);
 }
 
+// The training documents of a surveyed corpus. A DocumentSource: pass it with std::ref.
+class TrainingDocuments {
+ public:
+  TrainingDocuments(const Corpus& corpus, const Survey& survey, std::string_view phase, const PrepareProgress& progress)
+      : reader_(corpus.read(survey.sizes)), survey_(survey), phase_(phase), progress_(progress) {}
+
+  Result<bool> operator()(std::string& document) {
+    while (true) {
+      const bool more = TRY(reader_.next(document));
+      if (!more) return false;
+      bytes_ += document.size();
+      report(progress_, phase_, bytes_, survey_.bytes);
+      // The source may have grown since the survey; encode_corpus() finds that by the hash.
+      if (index_++ < survey_.split.documents() && !survey_.split.is_val(index_ - 1)) return true;
+    }
+  }
+
+ private:
+  DocumentReader reader_;
+  const Survey& survey_;
+  std::string_view phase_;
+  const PrepareProgress& progress_;
+  uint64_t index_ = 0;
+  uint64_t bytes_ = 0;
+};
+
 Tokenizer train_on_training_documents(const Corpus& corpus, const Survey& survey, int64_t vocab,
                                       const PrepareProgress& progress) {
-  DocumentReader reader = corpus.read(survey.sizes);
-  uint64_t index = 0;
-  uint64_t bytes = 0;
-  const DocumentSource next_training_document = [&](std::string& document) -> Result<bool> {
-    while (true) {
-      const bool more = TRY(reader.next(document));
-      if (!more) return false;
-      bytes += document.size();
-      report(progress, "training the tokenizer", bytes, survey.bytes);
-      // The source may have grown since the survey; encode_corpus() finds that by the hash.
-      if (index++ < survey.split.documents() && !survey.split.is_val(index - 1)) return true;
-    }
-  };
-  std::string model = train_tokenizer(next_training_document, survey.bytes, vocab).take();
+  TrainingDocuments documents(corpus, survey, "training the tokenizer", progress);
+  std::string model = train_tokenizer(std::ref(documents), survey.bytes, vocab).take();
   return Tokenizer::parse(std::move(model), "the tokenizer just trained").take();
 }
 
@@ -211,26 +225,38 @@ Result<PreparedCorpus> find_same(const fs::path& folder, const std::string& cont
 
 std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress& progress) {
   check_fraction(data);
-  const Corpus corpus = Corpus::open(data.corpus);
+  const Corpus corpus = Corpus::open(data);
   const Survey survey = survey_with_progress(data, corpus, progress);
   return train_on_training_documents(corpus, survey, data.vocab, progress).model();
+}
+
+int64_t vocab_for_text(const DataConfig& data, const PrepareProgress& progress) {
+  check_fraction(data);
+  const Corpus corpus = Corpus::open(data);
+  const Survey survey = survey_with_progress(data, corpus, progress);
+  TrainingDocuments documents(corpus, survey, "choosing the vocabulary", progress);
+  return fitting_vocab(std::ref(documents), survey.bytes, data.vocab).take();
 }
 
 PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root, const PrepareProgress& progress,
                               unsigned threads) {
   check_fraction(data);
   std::optional<Tokenizer> tokenizer = load_given_tokenizer(data);
-  const Corpus corpus = Corpus::open(data.corpus);
+  const Corpus corpus = Corpus::open(data);
   const Survey survey = survey_with_progress(data, corpus, progress);
+  const auto with_count = [&](PreparedCorpus prepared) {
+    prepared.invalid = survey.invalid;
+    return prepared;
+  };
   const fs::path target = cache_root / "prepared" / cache_key(data, survey, tokenizer);
-  if (auto found = find_same(target, survey.content_sha256)) return found.value();
+  if (auto found = find_same(target, survey.content_sha256)) return with_count(found.value());
 
   AtomicFolder work = AtomicFolder::create(target, [&] {
                         report(progress, "waiting for another process that is preparing this corpus", 0, 0);
                       }).take();
   // Another process may have made it while we waited. A damaged folder is made again: it is only a cache.
   const auto found = find_same(target, survey.content_sha256);
-  if (found) return found.value();
+  if (found) return with_count(found.value());
   if (std::error_code code; fs::exists(target, code)) {
     log_warn("preparing the corpus again: {}", found.error().message);
   }
@@ -244,7 +270,13 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const fs::path& cache_root
   write_file_atomically(work.path() / "manifest.json", manifest_text(manifest)).take();
   remove_tree(target).take();
   work.commit().take();
-  return open_prepared(target).take();
+  return with_count(open_prepared(target).take());
+}
+
+std::string invalid_line(const DataConfig& data, uint64_t count) {
+  if (count == 0) return "";
+  return fmt::format("note: {} invalid sequence(s) of bytes in the text were {} (data.invalid)", count,
+                     data.invalid == Invalid::kReplace ? "replaced by U+FFFD" : "skipped");
 }
 
 std::string PrepareLine::line(uint64_t done_bytes, uint64_t total_bytes) const {

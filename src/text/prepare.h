@@ -32,6 +32,13 @@ PreparedCorpus prepare_corpus(const DataConfig& data, const std::filesystem::pat
 // UserError.
 std::string train_corpus_tokenizer(const DataConfig& data, const PrepareProgress& progress = {});
 
+// The vocabulary for this text if the user has chosen none: data.vocab, or fewer pieces for a small text. Reads the
+// whole source. Throws UserError.
+int64_t vocab_for_text(const DataConfig& data, const PrepareProgress& progress = {});
+
+// What to tell the user about invalid bytes that were replaced or skipped; empty if there were none.
+std::string invalid_line(const DataConfig& data, uint64_t count);
+
 // Shows progress to a user: on a terminal one line that is rewritten in place and removed at the end; elsewhere a line
 // every few seconds. It is a PrepareProgress: pass it with std::ref. For one thread.
 class PrepareLine {

@@ -46,6 +46,7 @@ struct PreparedCorpus {
   int64_t vocab = 0;                // V
   std::string id;                   // SHA-256 of manifest.json, which identifies the corpus
   Manifest manifest;
+  uint64_t invalid = 0;  // sequences of bytes that were replaced or skipped when the source was read just now
 };
 
 // Opens and checks a prepared folder: manifest, tokenizer, and the headers and sizes of the shards.

@@ -19,7 +19,7 @@ double draw(uint64_t index) {
 
 Survey read_through(const Corpus& corpus, DocumentSizes sizes, double val_fraction,
                     const std::function<void(uint64_t)>& on_document) {
-  Survey survey{sizes, DocumentSplit(val_fraction), {}, 0};
+  Survey survey{sizes, DocumentSplit(val_fraction), {}};
   DocumentReader reader = corpus.read(sizes);
   ContentHash hash;
   std::string document;
@@ -30,6 +30,7 @@ Survey read_through(const Corpus& corpus, DocumentSizes sizes, double val_fracti
     on_document(survey.bytes);
   }
   survey.content_sha256 = hash.hex();
+  survey.invalid = reader.invalid_count();
   return survey;
 }
 

@@ -25,6 +25,10 @@ constexpr int64_t kBytePieces = 256;
 // possible piece.
 constexpr int64_t kAllCharacters = 0x110000 + kControlTokens;
 
+// A piece that occurs only a few times is learned by nobody.
+constexpr uint64_t kBytesPerPiece = 100;
+constexpr int64_t kSmallVocab = 512;
+
 using Chunks = std::vector<std::string>;
 using Options = std::map<std::string, std::string>;
 
@@ -115,11 +119,14 @@ int64_t pieces_without_limit(const Chunks& chunks, int64_t vocab, Options change
   return proto ? static_cast<int64_t>(proto.value().pieces.size()) : 0;
 }
 
+// A model of single characters has everything that a BPE model must have, except the bytes. 0 if there is none.
+int64_t characters_in(const Chunks& chunks) {
+  return pieces_without_limit(chunks, kAllCharacters, {{"model_type", "char"}, {"byte_fallback", "false"}});
+}
+
 // Finds out why training failed, by training models that cannot fail for one of the possible reasons.
 [[noreturn]] void explain_failure(const Chunks& chunks, int64_t vocab, const std::string& reason) {
-  // A model of single characters has everything that a BPE model must have, except the bytes.
-  const int64_t characters =
-      pieces_without_limit(chunks, kAllCharacters, {{"model_type", "char"}, {"byte_fallback", "false"}});
+  const int64_t characters = characters_in(chunks);
   if (characters > 0 && characters + kBytePieces > vocab) {
     throw UserError(
         fmt::format("data.vocab = {} is too small: this corpus needs at least {}, for {} characters, {} bytes and {} "
@@ -141,6 +148,15 @@ Result<std::string> train_tokenizer(const DocumentSource& documents, uint64_t co
   const std::string reason = train(chunks, vocab, {}, model);
   if (!reason.empty()) explain_failure(chunks, vocab, reason);
   return model;
+}
+
+Result<int64_t> fitting_vocab(const DocumentSource& documents, uint64_t corpus_bytes, int64_t wanted) {
+  const Chunks chunks = TRY(sample_chunks(documents, corpus_bytes));
+  const int64_t least = characters_in(chunks) + kBytePieces;
+  const auto by_size = static_cast<int64_t>(corpus_bytes / kBytesPerPiece);
+  const int64_t chosen = std::max(least, std::min(wanted, std::max(kSmallVocab, by_size)));
+  const int64_t most = pieces_without_limit(chunks, chosen, {});
+  return most > 0 ? std::min(most, chosen) : chosen;
 }
 
 }  // namespace thinpipe

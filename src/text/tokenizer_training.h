@@ -19,4 +19,8 @@ using DocumentSource = std::function<Result<bool>(std::string&)>;
 // the source.
 Result<std::string> train_tokenizer(const DocumentSource& documents, uint64_t corpus_bytes, int64_t vocab);
 
+// The vocabulary to train for these documents if the user has chosen none: `wanted` for a text of 100 bytes per piece
+// or more, fewer for a smaller one, and always one that train_tokenizer() accepts.
+Result<int64_t> fitting_vocab(const DocumentSource& documents, uint64_t corpus_bytes, int64_t wanted);
+
 }  // namespace thinpipe

@@ -76,6 +76,64 @@ TEST(Newcomer, WorkerThatDiesAfterAStopWasAskedFor_IsNotStartedAgain) {
   EXPECT_TRUE(has(outcome.out, "stopped after step ")) << outcome.out;
 }
 
+// Sizes that make the default model small enough for a test.
+const Arguments kSmall{"--in-process",
+                       "--steps",
+                       "2",
+                       "--set",
+                       "model.d=32",
+                       "--set",
+                       "model.heads=2",
+                       "--set",
+                       "train.seq_len=16",
+                       "--set",
+                       "train.microbatch=2",
+                       "--run-dir",
+                       "run"};
+
+Arguments train_small(const Arguments& first) {
+  Arguments all{"train"};
+  all.insert(all.end(), first.begin(), first.end());
+  all.insert(all.end(), kSmall.begin(), kSmall.end());
+  return all;
+}
+
+TEST(Newcomer, TrainWithATextFile_TrainsTheDefaultModelOnItWithASmallerVocabulary) {
+  if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+  const Program program;
+  write_file(program / "my book.txt", test::english(800, 1));
+  const auto outcome = program.run(train_small({"my book.txt"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "pieces instead of 4096, to fit this text")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "corpus: my book.txt (")) << outcome.out;
+  const auto config = read_file(program / "run/config.toml").take();
+  EXPECT_TRUE(has(config, "corpus = \"my book.txt\"")) << config;
+  EXPECT_FALSE(has(config, "vocab = 4096")) << config;
+}
+
+TEST(Newcomer, TrainWithAFolderOfTexts_TrainsOnAllOfThem) {
+  if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+  const Program program;
+  write_file(program / "texts/a.txt", test::english(400, 1));
+  write_file(program / "texts/b.txt", test::english(400, 2));
+  const auto outcome = program.run(train_small({"texts/", "--set", "data.vocab=300"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "corpus: texts/ (")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "vocabulary 300;")) << outcome.out;
+  EXPECT_FALSE(has(outcome.out, "instead of 4096")) << outcome.out;
+}
+
+TEST(Newcomer, TrainWithATextThatCannotBeOne_IsRefusedInOneLine) {
+  const Program program;
+  write_file(program / "config", "[train]\nsteps = 3\n");
+  write_file(program / "empty.txt", "");
+  write_file(program / "text.txt", test::english(80, 1));
+  expect_refused(program, {"train", "config"}, {"config is a config: rename it to config.toml"});
+  expect_refused(program, {"train", "missing.txt"}, {"missing.txt", "No such file"});
+  expect_refused(program, {"train", "empty.txt"}, {"empty.txt", "no text"});
+  expect_refused(program, {"train", "text.txt", "--set", "data.corpus=kjv"}, {"text.txt", "one of the two"});
+}
+
 // What a terminal shows between two line ends or rewritings, without the codes that erase.
 std::vector<std::string> shown_lines(const std::string& out) {
   std::vector<std::string> lines{""};

@@ -25,6 +25,9 @@ using test::user_error;
 using test::write_file;
 using Documents = std::vector<std::string>;
 
+const std::string kHelp =
+    "; set data.encoding = \"auto\" or \"latin-1\" for another encoding, or data.invalid = \"replace\" or \"skip\"";
+
 // The output of `action` in a child process that has given up root's right to read everything.
 template <class Action>
 std::string said_as_nobody(const Action& action) {
@@ -84,7 +87,7 @@ TEST(Corpus, CutsAnEndlessLineBetweenCharacters) {
 
 TEST(Corpus, KeepsEveryByteOfOddText) {
   const ScratchFolder folder;
-  const std::string text = "\xEF\xBB\xBF  a\r\n\r\n\tb" + std::string(1, '\0') + "c\n\n\n";
+  const std::string text = "  \uFEFFa\r\n\r\n\tb" + std::string(1, '\0') + "c\n\n\n";
   write_file(folder / "a", text);
   EXPECT_EQ(documents(Corpus::open(folder / "a")), Documents{text});
 }
@@ -137,14 +140,12 @@ TEST(Corpus, NamesFileLineAndByteOfInvalidUtf8) {
   const ScratchFolder folder;
   const std::string path = folder / "a.txt";
   write_file(path, "good\nbad \xC3(\n");
-  EXPECT_EQ(documents(Corpus::open(path)),
-            Documents{"error: " + path + ": line 2 (byte 9): invalid UTF-8; the corpus must be UTF-8 text"});
+  EXPECT_EQ(documents(Corpus::open(path)), Documents{"error: " + path + ": line 2 (byte 9): invalid UTF-8" + kHelp});
   // Far after the first document, and truncated by the end of the file.
   const std::string text = test::english(5000, 1);
   write_file(path, text + "end \xF0\x9F\x98");
   EXPECT_EQ(documents(Corpus::open(path)),
-            Documents{fmt::format("error: {}: line 5001 (byte {}): invalid UTF-8; the corpus must be UTF-8 text", path,
-                                  text.size() + 4)});
+            Documents{fmt::format("error: {}: line 5001 (byte {}): invalid UTF-8", path, text.size() + 4) + kHelp});
 }
 
 TEST(Corpus, AnErrorEndsTheReading) {
@@ -169,8 +170,7 @@ TEST(Corpus, NamesTheJsonLineThatIsNotADocument) {
         << bad;
   }
   write_file(path, "{\"text\": \"fine\"}\n{\"text\": \"\xFF\"}\n");
-  EXPECT_EQ(documents(Corpus::open(path)),
-            Documents{"error: " + path + ": line 2 (byte 27): invalid UTF-8; the corpus must be UTF-8 text"});
+  EXPECT_EQ(documents(Corpus::open(path)), Documents{"error: " + path + ": line 2 (byte 27): invalid UTF-8" + kHelp});
 }
 
 TEST(Corpus, RefusesAJsonLineTooLongToHold) {

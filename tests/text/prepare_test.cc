@@ -273,7 +273,8 @@ TEST(Prepare, RefusesACorpusWithoutText) {
 
 TEST(Prepare, ReportsErrorsOfTheSource) {
   const Setting setting("fine\n\xFF\n", "a.txt");
-  EXPECT_EQ(setting.error(), setting.data.corpus + ": line 2 (byte 5): invalid UTF-8; the corpus must be UTF-8 text");
+  EXPECT_TRUE(setting.error().starts_with(setting.data.corpus + ": line 2 (byte 5): invalid UTF-8; set data.encoding"))
+      << setting.error();
   EXPECT_EQ(setting.prepared_entries(), 0U);
   Setting large_vocab;
   large_vocab.data.vocab = 50000;
