@@ -114,6 +114,7 @@ void SimCoordinator::restore_backup_of(const SimCoordinator& other) {
   fs::copy(other.folder_, folder_, fs::copy_options::recursive);
   history_ = other.history_;
   revoked_ = other.revoked_;
+  invites_ = other.invites_;
   unsure_count_ = other.unsure_count_;
 }
 
@@ -207,6 +208,7 @@ Result<std::string> SimCoordinator::new_invite(int64_t uses) {
   request.set_lifetime_s(3600);
   const auto made = TRY(admission_->manage(request, {"10.0.0.1:1"}, world_.wall_now()));
   const auto invite = TRY(parse_invite(made.text()));
+  invites_[invite.token].uses = static_cast<size_t>(uses);
   return invite.token;
 }
 
@@ -223,6 +225,9 @@ Result<std::string> SimCoordinator::join(const std::string& token, const std::st
   const auto invite = TRY(admission_->check(request, world_.wall_now()));
   const auto enrolled = TRY(admission_->enrol(invite, request));
   TRY(desk_->check_peer(enrolled.peer));
+  auto& used = invites_[token];
+  used.peers.insert(enrolled.peer);
+  if (used.peers.size() > used.uses) throw Violation("an invite has brought in more peers than it has uses");
   return enrolled.peer;
 }
 

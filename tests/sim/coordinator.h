@@ -136,6 +136,11 @@ class SimCoordinator final : private Outbox {
   uint64_t faults_before_ = 0;           // of SQLite's disk, before this life
   int64_t manifest_step_ = -1;
   std::set<std::string> revoked_;
+  struct Invite {
+    size_t uses = 0;
+    std::set<std::string> peers;  // that came by it
+  };
+  std::map<std::string, Invite> invites_;  // by token. A restored backup has forgotten later uses
 };
 
 }  // namespace thinpipe::sim

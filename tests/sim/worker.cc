@@ -60,7 +60,7 @@ void SimWorker::start() {
   facts.incarnation = fmt::format("{} {}", peer_, life_);
   facts.addresses = {fmt::format("10.0.0.{}:1", 1 + world_.number_of(peer_))};
   core_ = std::make_unique<WorkerCore>(facts, world_.now());
-  troubled = world_.now();
+  trouble_until(world_.now());
   frozen_until_ = {};
   pulse_ = {};
   world_.trace("{} starts", facts.incarnation);
@@ -83,14 +83,14 @@ void SimWorker::die() {
   revisions_.clear();
   packets_.clear();
   said_.clear();
-  troubled = world_.now();
+  trouble_until(world_.now());
   if (line_) world_.break_line(line_, /*silently=*/false);
   line_.reset();
 }
 
 void SimWorker::freeze(Duration time) {
   frozen_until_ = std::max(frozen_until_, world_.now() + time);
-  troubled = frozen_until_;
+  trouble_until(frozen_until_);
 }
 
 bool SimWorker::is_frozen() const { return world_.now() < frozen_until_; }
@@ -456,8 +456,11 @@ void SimWorker::upload_part(int64_t upload, const std::shared_ptr<Connection>& l
   const auto wait = lie_ == Lie::kSlowUpload ? world_.dice().between(seconds(2), seconds(20)) : world_.delay();
   later(wait, [this, upload, line, done, save = saves_] {
     auto* coordinator = world_.coordinator_at(line);
+    if (save != saves_ || uploads_.empty()) {  // a newer checkpoint has its own uploads
+      if (coordinator != nullptr) coordinator->give_up_upload(upload);
+      return;
+    }
     if (coordinator == nullptr) return retry_upload();
-    if (save != saves_ || uploads_.empty()) return coordinator->give_up_upload(upload);
     const auto& bytes = uploads_.front().bytes;
     const size_t part = done == 0 ? bytes.size() / 2 : bytes.size() - done;
     pulse_.set_saved(pulse_.saved() + 1);

@@ -2,6 +2,7 @@
 // time. It may lie in the ways that the project promises to withstand (docs/security.md).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -70,8 +71,10 @@ class SimWorker {
   // Now, or when a frozen process wakes up.
   void when_awake(const std::function<void()>& what);
 
-  // When something last kept it from taking part as a healthy worker would.
-  TimePoint troubled{};
+  // Until when something keeps it from taking part as a healthy worker would. A shorter trouble does not end a longer one.
+  void trouble_until(TimePoint time) { troubled_ = std::max(troubled_, time); }
+  TimePoint troubled() const { return troubled_; }
+
   std::set<int64_t> held;  // stages that it has ever held
   TimePoint away_until{};
   bool revoked = false, left = false;
@@ -137,7 +140,7 @@ class SimWorker {
   World& world_;
   const std::string peer_, key_;
   int life_ = 0;
-  TimePoint frozen_until_{};
+  TimePoint frozen_until_{}, troubled_{};
   std::unique_ptr<WorkerCore> core_;
   std::shared_ptr<Connection> line_;
   Lie lie_ = Lie::kNone;

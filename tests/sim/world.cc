@@ -18,7 +18,7 @@ constexpr auto kTick = milliseconds(250);
 constexpr size_t kMostWorkers = 9;
 constexpr auto kCalmTime = minutes(40);  // in which an undisturbed run must end
 constexpr auto kNoticed = std::chrono::seconds(5);
-constexpr size_t kInviteUses = 3;
+constexpr int64_t kInviteUses = 3;
 
 }  // namespace
 
@@ -200,17 +200,12 @@ void World::enrol_worker() {
 
 std::optional<std::string> World::enrol(const std::string& name, const std::string& key) {
   auto& coordinator = *coordinators_[served_];
-  const auto join = [&](Invite& invite) -> Result<std::string> {
-    auto joined = coordinator.join(invite.token, name, key);
-    if (joined) invite.peers.insert(joined.value());
-    if (invite.peers.size() > kInviteUses) throw Violation("an invite has brought in more peers than it has uses");
-    return joined;
-  };
+  const auto join = [&](const std::string& token) { return coordinator.join(token, name, key); };
   auto enrolled = invites_.empty() ? Result<std::string>(Error{"no invite"}) : join(invites_.back());
   if (!enrolled) {  // used up, expired by a clock that jumped, or not in a backup
     const auto token = coordinator.new_invite(kInviteUses);
     if (!token && !calm_) return std::nullopt;
-    invites_.push_back({token.value(), {}});
+    invites_.push_back(token.value());
     enrolled = join(invites_.back());
     if (!enrolled && calm_) throw Violation("an invited worker cannot join: " + enrolled.error().message);
     if (!enrolled) return std::nullopt;
@@ -382,7 +377,7 @@ bool World::has_copy(const SimWorker& worker, const SimCoordinator& coordinator,
   const auto lease = std::chrono::seconds(config_.cluster.lease_s) + kNoticed;
   if (!worker.is_alive() || worker.is_frozen() || worker.revoked || worker.left || worker.lie() != Lie::kNone)
     return false;
-  if (now() - worker.troubled <= lease || now() < worker.away_until || is_cut_off(worker, coordinator)) return false;
+  if (now() - worker.troubled() <= lease || now() < worker.away_until || is_cut_off(worker, coordinator)) return false;
   if (coordinators_[static_cast<size_t>(worker.route)].get() != &coordinator) return false;
   const auto& holding = worker.core()->holding();
   // After a return to a checkpoint the same steps are another history, although here they come to the same states.

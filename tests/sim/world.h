@@ -168,11 +168,7 @@ class World {
   std::set<size_t> wanted_up_;                                 // the owner starts these again
   bool has_backup_ = false;
   std::vector<std::unique_ptr<SimWorker>> workers_;
-  struct Invite {
-    std::string token;
-    std::set<std::string> peers;  // that came by it
-  };
-  std::vector<Invite> invites_;
+  std::vector<std::string> invites_;  // their tokens
   std::map<std::pair<std::string, std::string>, TimePoint> peers_cut_off_;  // until
   std::map<std::string, TimePoint> cut_off_;
   std::map<std::tuple<uint64_t, uint64_t, int64_t>, UnitStates> expected_;
