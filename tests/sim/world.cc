@@ -403,12 +403,22 @@ void World::check_rollback(const SimCoordinator& coordinator, int64_t from, int6
                               fmt::format("{}, {} and {}", holders[0], holders[1], holders[2])));
 }
 
-std::optional<control::Holding> World::claim_of(const SimWorker& liar) {
+std::optional<int64_t> World::stage_to_claim(const SimWorker& liar, bool vacant) {
+  auto* coordinator = liar.line() ? coordinator_at(liar.line()) : nullptr;
+  if (coordinator == nullptr || liar.core()->holding()) return std::nullopt;
   for (int64_t stage = 0; stage < config_.pipeline.stages; ++stage) {
-    if (liar.held.contains(stage) || liar.core()->holding() || !liar.line()) continue;
-    return liar.line()->coordinator->holding_of(stage);
+    if (!liar.held.contains(stage) && !(vacant && coordinator->has_connected_holder(stage))) return stage;
   }
   return std::nullopt;
 }
+
+std::optional<control::Holding> World::claim_of(const SimWorker& liar) {
+  auto stage = stage_to_claim(liar, /*vacant=*/true);
+  if (!stage) stage = stage_to_claim(liar, /*vacant=*/false);
+  if (!stage) return std::nullopt;
+  return liar.line()->coordinator->holding_of(*stage);
+}
+
+bool World::can_claim_vacant(const SimWorker& liar) { return stage_to_claim(liar, /*vacant=*/true).has_value(); }
 
 }  // namespace thinpipe::sim

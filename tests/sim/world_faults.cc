@@ -52,19 +52,32 @@ void World::happen_to_worker(const PlannedFault& fault, SimWorker& worker) {
       worker.trouble_until(now() + fault.time);
       other.trouble_until(now() + fault.time);
       break;
-    case FaultKind::kLie:
-      worker.set_lie(static_cast<Lie>(1 + fault.other % (static_cast<uint64_t>(Lie::kCount) - 1)));
-      trace("{} lies: {}", worker.peer(), name_of(worker.lie()));
+    case FaultKind::kLie: {
+      const auto lie = static_cast<Lie>(1 + fault.other % (static_cast<uint64_t>(Lie::kCount) - 1));
+      auto& liar = lie == Lie::kClaim ? outsider(worker) : worker;
+      liar.set_lie(lie);
+      trace("{} lies: {}", liar.peer(), name_of(lie));
       // Some lies are told in a Hello.
-      if (fault.flag && worker.line()) break_line(worker.line(), false);
-      events_.after(4 * fault.time, [&worker] { worker.set_lie(Lie::kNone); });
+      if (fault.flag && liar.line()) break_line(liar.line(), false);
+      events_.after(4 * fault.time, [&liar] { liar.set_lie(Lie::kNone); });
       break;
+    }
     case FaultKind::kLeave:
       worker.leave();
       break;
     default:
       break;
   }
+}
+
+SimWorker& World::outsider(SimWorker& preferred) {
+  const auto is_one = [](const SimWorker& worker) { return worker.is_alive() && !worker.core()->holding(); };
+  if (is_one(preferred)) return preferred;
+  for (const auto& worker : workers_) {
+    if (is_one(*worker)) return *worker;
+  }
+  if (workers_.size() < kMostMembers) enrol_worker();
+  return *workers_.back();
 }
 
 void World::happen_to_coordinator(const PlannedFault& fault, SimCoordinator& coordinator) {
