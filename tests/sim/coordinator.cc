@@ -114,6 +114,7 @@ void SimCoordinator::restore_backup_of(const SimCoordinator& other) {
   fs::copy(other.folder_, folder_, fs::copy_options::recursive);
   history_ = other.history_;
   revoked_ = other.revoked_;
+  invites_ = other.invites_;
   unsure_count_ = other.unsure_count_;
 }
 
@@ -121,10 +122,19 @@ bool SimCoordinator::disk_has_failed() const {
   return (disk_ && disk_->failures() > 0) || world_.sqlite().faults() > faults_before_;
 }
 
-bool SimCoordinator::is_paused() const {
+control::RunStatus SimCoordinator::status() const {
   control::RunStatus status;
   desk_->core().describe(status, now());
-  return status.paused();
+  return status;
+}
+
+bool SimCoordinator::is_paused() const { return status().paused(); }
+
+bool SimCoordinator::has_connected_holder(int64_t stage) const {
+  const auto now = status();
+  return std::any_of(now.members().begin(), now.members().end(), [&](const auto& member) {
+    return member.connected() && member.has_seat() && member.seat().stage() == stage;
+  });
 }
 
 uint64_t SimCoordinator::fact(const char* name) { return std::stoull(desk_->store().get(name).take().value_or("0")); }
@@ -171,8 +181,22 @@ void SimCoordinator::hear(SessionId session, const control::FromWorker& message)
   enter();
   auto& line = *lines_.at(session);
   line.said_hello = line.said_hello || message.has_hello();
+  const auto before = status();
   desk_->hear(session, message);
+  check_heard(before, message);
   observe();
+}
+
+// What is said about an epoch of another start must not disturb this one's, which may have the same number.
+void SimCoordinator::check_heard(const control::RunStatus& before, const control::FromWorker& message) const {
+  const bool names_epoch = message.has_formed() || message.has_ready() || message.has_evaluated() ||
+                           (message.has_trouble() && !message.trouble().fatal());
+  if (!names_epoch || message.revision() == revision_) return;
+  const auto& phase = before.phase();
+  const bool at_work = phase == "forming" || phase == "running" || phase == "evaluating";
+  if (!at_work || status().phase() == phase) return;
+  throw Violation(
+      fmt::format("an answer to another start of the coordinator ends the {} of step {}", phase, before.step()));
 }
 
 void SimCoordinator::hung_up(SessionId session) {
@@ -207,6 +231,7 @@ Result<std::string> SimCoordinator::new_invite(int64_t uses) {
   request.set_lifetime_s(3600);
   const auto made = TRY(admission_->manage(request, {"10.0.0.1:1"}, world_.wall_now()));
   const auto invite = TRY(parse_invite(made.text()));
+  invites_[invite.token].uses = static_cast<size_t>(uses);
   return invite.token;
 }
 
@@ -223,6 +248,9 @@ Result<std::string> SimCoordinator::join(const std::string& token, const std::st
   const auto invite = TRY(admission_->check(request, world_.wall_now()));
   const auto enrolled = TRY(admission_->enrol(invite, request));
   TRY(desk_->check_peer(enrolled.peer));
+  auto& used = invites_[token];
+  used.peers.insert(enrolled.peer);
+  if (used.peers.size() > used.uses) throw Violation("an invite has brought in more peers than it has uses");
   return enrolled.peer;
 }
 
@@ -292,6 +320,8 @@ Status SimCoordinator::end_upload(int64_t number) {
     const auto& unit = upload.file.unit();
     if (!may) throw Violation(fmt::format("{} has put {}, and does not hold it", upload.peer, unit));
     const int64_t step = upload.file.step();
+    if (upload.file.basis_version() != 0)
+      throw Violation(fmt::format("a file of {} that was announced with another basis was taken", unit));
     if (upload.bytes != unit_file(world_.config(), unit, step, history_.states(step).at(unit))) {
       throw Violation(fmt::format("a file of {} with another state was taken from {}", unit, upload.peer));
     }
@@ -368,10 +398,8 @@ void SimCoordinator::check_form(SessionId session, const control::Form& form) {
 void SimCoordinator::observe() {
   if (!is_up()) return;
   observe_rows();
-  control::RunStatus status;
-  desk_->core().describe(status, now());
-  if (status.manifest_step() != manifest_step_) {
-    manifest_step_ = status.manifest_step();
+  if (const auto step = status().manifest_step(); step != manifest_step_) {
+    manifest_step_ = step;
     if (manifest_step_ >= 0) check_checkpoint(manifest_step_);
   }
   observe_end();

@@ -67,6 +67,7 @@ class SimCoordinator final : private Outbox {
   std::filesystem::path store_path() const { return folder_ / "run.sqlite"; }
   bool is_paused() const;
   bool has_revoked(const std::string& peer) const { return revoked_.contains(peer); }
+  bool has_connected_holder(int64_t stage) const;
   // What the holder of that stage's state would say.
   control::Holding holding_of(int64_t stage);
   // Whether the last checkpoint is of that step and holds just the states of the history.
@@ -110,10 +111,12 @@ class SimCoordinator final : private Outbox {
   void observe();
   void observe_rows();
   void observe_end();
+  void check_heard(const control::RunStatus& before, const control::FromWorker& message) const;
   void check_sent(SessionId session, const control::ToWorker& message);
   void check_form(SessionId session, const control::Form& form);
   void exit();
   // A number in the store.
+  control::RunStatus status() const;
   uint64_t fact(const char* name);
   bool disk_has_failed() const;
 
@@ -136,6 +139,11 @@ class SimCoordinator final : private Outbox {
   uint64_t faults_before_ = 0;           // of SQLite's disk, before this life
   int64_t manifest_step_ = -1;
   std::set<std::string> revoked_;
+  struct Invite {
+    size_t uses = 0;
+    std::set<std::string> peers;  // that came by it
+  };
+  std::map<std::string, Invite> invites_;  // by token. A restored backup has forgotten later uses
 };
 
 }  // namespace thinpipe::sim

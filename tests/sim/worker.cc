@@ -60,7 +60,7 @@ void SimWorker::start() {
   facts.incarnation = fmt::format("{} {}", peer_, life_);
   facts.addresses = {fmt::format("10.0.0.{}:1", 1 + world_.number_of(peer_))};
   core_ = std::make_unique<WorkerCore>(facts, world_.now());
-  troubled = world_.now();
+  trouble_until(world_.now());
   frozen_until_ = {};
   pulse_ = {};
   world_.trace("{} starts", facts.incarnation);
@@ -83,14 +83,14 @@ void SimWorker::die() {
   revisions_.clear();
   packets_.clear();
   said_.clear();
-  troubled = world_.now();
+  trouble_until(world_.now());
   if (line_) world_.break_line(line_, /*silently=*/false);
   line_.reset();
 }
 
 void SimWorker::freeze(Duration time) {
   frozen_until_ = std::max(frozen_until_, world_.now() + time);
-  troubled = frozen_until_;
+  trouble_until(frozen_until_);
 }
 
 bool SimWorker::is_frozen() const { return world_.now() < frozen_until_; }
@@ -183,15 +183,26 @@ void SimWorker::lie_aloud() {
     message.mutable_trouble()->set_fatal(lie_ == Lie::kFatal);
     message.mutable_trouble()->set_from_next(true);
     say(message);
+  } else if (lie_ == Lie::kReplay && world_.dice().one_in(2)) {
+    message.set_revision(at_.revision + 1);
+    message.mutable_trouble()->set_epoch(at_.epoch);
+    message.mutable_trouble()->set_reason("a lie to another start");
+    say(message);
   } else if (lie_ == Lie::kReplay && !said_.empty()) {
     say(said_[world_.dice().below(said_.size())]);
   } else if (lie_ == Lie::kFlood && line_) {
-    world_.break_line(line_, /*silently=*/false);
-    line_.reset();
-    dial();
+    dial_again();
+  } else if (lie_ == Lie::kClaim && world_.can_claim_vacant(*this) && world_.dice().one_in(4)) {
+    dial_again();
   } else if (lie_ == Lie::kSilentLines) {
     (void)world_.connect(*this);
   }
+}
+
+void SimWorker::dial_again() {
+  world_.break_line(line_, /*silently=*/false);
+  line_.reset();
+  dial();
 }
 
 void SimWorker::falsify(control::Ready& ready) const {
@@ -421,7 +432,11 @@ SimWorker::Upload SimWorker::make_upload(const std::string& unit, const control:
   const auto found = states_.find(unit);
   const uint64_t state = found == states_.end() ? 0 : found->second;
   Upload upload{{}, unit_file(config, unit, save.step() + (lie_ == Lie::kOtherStepFile ? 1 : 0), state)};
-  if (lie_ == Lie::kOtherBasisFile) upload.bytes = unit_file(config, unit, save.step(), state, 999);
+  if (lie_ == Lie::kOtherBasisFile && world_.dice().one_in(2)) {
+    upload.file.set_basis_version(999);
+  } else if (lie_ == Lie::kOtherBasisFile) {
+    upload.bytes = unit_file(config, unit, save.step(), state, 999);
+  }
   if (lie_ == Lie::kGarbageFile) upload.bytes.assign(300, 'x');
   if (lie_ == Lie::kNotFiniteFile) upload.bytes.replace(upload.bytes.size() - 4, 4, "\xff\xff\xff\xff");
   upload.file.set_step(save.step());
@@ -456,8 +471,11 @@ void SimWorker::upload_part(int64_t upload, const std::shared_ptr<Connection>& l
   const auto wait = lie_ == Lie::kSlowUpload ? world_.dice().between(seconds(2), seconds(20)) : world_.delay();
   later(wait, [this, upload, line, done, save = saves_] {
     auto* coordinator = world_.coordinator_at(line);
+    if (save != saves_ || uploads_.empty()) {  // a newer checkpoint has its own uploads
+      if (coordinator != nullptr) coordinator->give_up_upload(upload);
+      return;
+    }
     if (coordinator == nullptr) return retry_upload();
-    if (save != saves_ || uploads_.empty()) return coordinator->give_up_upload(upload);
     const auto& bytes = uploads_.front().bytes;
     const size_t part = done == 0 ? bytes.size() / 2 : bytes.size() - done;
     pulse_.set_saved(pulse_.saved() + 1);

@@ -2,6 +2,7 @@
 // time. It may lie in the ways that the project promises to withstand (docs/security.md).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -32,15 +33,15 @@ enum class Lie {
   kGarbageFile,     // uploads garbage with the right hash
   kNotFiniteFile,   // uploads a file with numbers that are not finite
   kOtherStepFile,   // uploads the file of another step
-  kOtherBasisFile,  // uploads files of basis 999
+  kOtherBasisFile,  // uploads files of basis 999, or announces them so
   kHugeFile,        // announces 2^62 bytes
   kOthersFile,      // uploads another stage's unit
   kSlowUpload,      // pauses in the middle of each file
-  kClaim,           // says in its Hello that it holds a stage's state
+  kClaim,           // says in its Hello that it holds the state of a stage, if it can of one that is vacant
   kOtherName,       // says Hello in another's name
   kFlood,           // connects all the time
   kSilentLines,     // opens connections and says nothing
-  kReplay,          // says again what it said before
+  kReplay,          // says again what it said before, or what it might have said to another start of the coordinator
   kHang,            // its heartbeats go on and nothing else does
   kCount
 };
@@ -70,8 +71,11 @@ class SimWorker {
   // Now, or when a frozen process wakes up.
   void when_awake(const std::function<void()>& what);
 
-  // When something last kept it from taking part as a healthy worker would.
-  TimePoint troubled{};
+  // Until when something keeps it from taking part as a healthy worker would. A shorter trouble does not end a longer
+  // one.
+  void trouble_until(TimePoint time) { troubled_ = std::max(troubled_, time); }
+  TimePoint troubled() const { return troubled_; }
+
   std::set<int64_t> held;  // stages that it has ever held
   TimePoint away_until{};
   bool revoked = false, left = false;
@@ -107,6 +111,7 @@ class SimWorker {
   void send_payload(const std::string& neighbour, bool forward, uint64_t payload);
   void beat();
   void lie_aloud();
+  void dial_again();
   void falsify(control::Ready& ready) const;
   control::FromWorker first_words();
 
@@ -137,7 +142,7 @@ class SimWorker {
   World& world_;
   const std::string peer_, key_;
   int life_ = 0;
-  TimePoint frozen_until_{};
+  TimePoint frozen_until_{}, troubled_{};
   std::unique_ptr<WorkerCore> core_;
   std::shared_ptr<Connection> line_;
   Lie lie_ = Lie::kNone;

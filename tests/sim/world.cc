@@ -18,7 +18,7 @@ constexpr auto kTick = milliseconds(250);
 constexpr size_t kMostWorkers = 9;
 constexpr auto kCalmTime = minutes(40);  // in which an undisturbed run must end
 constexpr auto kNoticed = std::chrono::seconds(5);
-constexpr size_t kInviteUses = 3;
+constexpr int64_t kInviteUses = 3;
 
 }  // namespace
 
@@ -200,17 +200,12 @@ void World::enrol_worker() {
 
 std::optional<std::string> World::enrol(const std::string& name, const std::string& key) {
   auto& coordinator = *coordinators_[served_];
-  const auto join = [&](Invite& invite) -> Result<std::string> {
-    auto joined = coordinator.join(invite.token, name, key);
-    if (joined) invite.peers.insert(joined.value());
-    if (invite.peers.size() > kInviteUses) throw Violation("an invite has brought in more peers than it has uses");
-    return joined;
-  };
+  const auto join = [&](const std::string& token) { return coordinator.join(token, name, key); };
   auto enrolled = invites_.empty() ? Result<std::string>(Error{"no invite"}) : join(invites_.back());
   if (!enrolled) {  // used up, expired by a clock that jumped, or not in a backup
     const auto token = coordinator.new_invite(kInviteUses);
     if (!token && !calm_) return std::nullopt;
-    invites_.push_back({token.value(), {}});
+    invites_.push_back(token.value());
     enrolled = join(invites_.back());
     if (!enrolled && calm_) throw Violation("an invited worker cannot join: " + enrolled.error().message);
     if (!enrolled) return std::nullopt;
@@ -382,7 +377,7 @@ bool World::has_copy(const SimWorker& worker, const SimCoordinator& coordinator,
   const auto lease = std::chrono::seconds(config_.cluster.lease_s) + kNoticed;
   if (!worker.is_alive() || worker.is_frozen() || worker.revoked || worker.left || worker.lie() != Lie::kNone)
     return false;
-  if (now() - worker.troubled <= lease || now() < worker.away_until || is_cut_off(worker, coordinator)) return false;
+  if (now() - worker.troubled() <= lease || now() < worker.away_until || is_cut_off(worker, coordinator)) return false;
   if (coordinators_[static_cast<size_t>(worker.route)].get() != &coordinator) return false;
   const auto& holding = worker.core()->holding();
   // After a return to a checkpoint the same steps are another history, although here they come to the same states.
@@ -408,12 +403,22 @@ void World::check_rollback(const SimCoordinator& coordinator, int64_t from, int6
                               fmt::format("{}, {} and {}", holders[0], holders[1], holders[2])));
 }
 
-std::optional<control::Holding> World::claim_of(const SimWorker& liar) {
+std::optional<int64_t> World::stage_to_claim(const SimWorker& liar, bool vacant) {
+  auto* coordinator = liar.line() ? coordinator_at(liar.line()) : nullptr;
+  if (coordinator == nullptr || liar.core()->holding()) return std::nullopt;
   for (int64_t stage = 0; stage < config_.pipeline.stages; ++stage) {
-    if (liar.held.contains(stage) || liar.core()->holding() || !liar.line()) continue;
-    return liar.line()->coordinator->holding_of(stage);
+    if (!liar.held.contains(stage) && !(vacant && coordinator->has_connected_holder(stage))) return stage;
   }
   return std::nullopt;
 }
+
+std::optional<control::Holding> World::claim_of(const SimWorker& liar) {
+  auto stage = stage_to_claim(liar, /*vacant=*/true);
+  if (!stage) stage = stage_to_claim(liar, /*vacant=*/false);
+  if (!stage) return std::nullopt;
+  return liar.line()->coordinator->holding_of(*stage);
+}
+
+bool World::can_claim_vacant(const SimWorker& liar) { return stage_to_claim(liar, /*vacant=*/true).has_value(); }
 
 }  // namespace thinpipe::sim

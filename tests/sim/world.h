@@ -119,8 +119,9 @@ class World {
   void note_commit(const control::Commit& commit, const History& history);
   void check_commit(const control::Commit& commit, const std::string& peer) const;
   void check_rollback(const SimCoordinator& coordinator, int64_t from, int64_t to) const;
-  // What a liar with good information would claim.
+  // What a liar with good information would claim: the state of a vacant stage, or else of any.
   std::optional<control::Holding> claim_of(const SimWorker& liar);
+  bool can_claim_vacant(const SimWorker& liar);
 
  private:
   void happen(const PlannedFault& fault);
@@ -137,6 +138,10 @@ class World {
   // An invited machine asks for a certificate. nullopt: it does not get one.
   std::optional<std::string> enrol(const std::string& name, const std::string& key);
   SimWorker* worker_named(const std::string& peer) const;
+  // A stage that the liar never held: its last holder is believed.
+  std::optional<int64_t> stage_to_claim(const SimWorker& liar, bool vacant);
+  // A worker that has no state to claim; `preferred` if it is one.
+  SimWorker& outsider(SimWorker& preferred);
   SimWorker& any_worker(uint64_t number) { return *workers_[number % workers_.size()]; }
   bool is_cut_off(const SimWorker& worker, const SimCoordinator& coordinator) const;
   // Whether the worker has the state of that stage, and nothing has kept it from saying so for longer than a lease.
@@ -168,11 +173,7 @@ class World {
   std::set<size_t> wanted_up_;                                 // the owner starts these again
   bool has_backup_ = false;
   std::vector<std::unique_ptr<SimWorker>> workers_;
-  struct Invite {
-    std::string token;
-    std::set<std::string> peers;  // that came by it
-  };
-  std::vector<Invite> invites_;
+  std::vector<std::string> invites_;                                        // their tokens
   std::map<std::pair<std::string, std::string>, TimePoint> peers_cut_off_;  // until
   std::map<std::string, TimePoint> cut_off_;
   std::map<std::tuple<uint64_t, uint64_t, int64_t>, UnitStates> expected_;

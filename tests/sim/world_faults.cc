@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kMostKicks = 2;
 constexpr size_t kMostMembers = 9;
+constexpr Duration kSilentBreak = std::chrono::seconds(30);  // until both ends have noticed it
 
 }  // namespace
 
@@ -37,32 +38,46 @@ void World::happen_to_worker(const PlannedFault& fault, SimWorker& worker) {
     case FaultKind::kLineHalfOpen: {
       const bool silently = fault.kind == FaultKind::kLineHalfOpen;
       if (worker.line()) break_line(worker.line(), silently);
-      worker.troubled = now() + (silently ? std::chrono::seconds(30) : std::chrono::seconds(1));
+      worker.trouble_until(now() + (silently ? kSilentBreak : std::chrono::seconds(1)));
       break;
     }
     case FaultKind::kPartition:
-      cut_off_[worker.peer()] = worker.troubled = now() + fault.time;
+      cut_off_[worker.peer()] = now() + fault.time;
       if (worker.line()) break_line(worker.line(), fault.flag);
-      if (fault.flag) worker.troubled += std::chrono::seconds(30);
+      worker.trouble_until(now() + fault.time + (fault.flag ? kSilentBreak : Duration{}));
       break;
     case FaultKind::kPeersPartition:
       if (&other == &worker) break;
       peers_cut_off_[std::minmax(worker.peer(), other.peer())] = now() + fault.time;
-      worker.troubled = other.troubled = now() + fault.time;
+      worker.trouble_until(now() + fault.time);
+      other.trouble_until(now() + fault.time);
       break;
-    case FaultKind::kLie:
-      worker.set_lie(static_cast<Lie>(1 + fault.other % (static_cast<uint64_t>(Lie::kCount) - 1)));
-      trace("{} lies: {}", worker.peer(), name_of(worker.lie()));
+    case FaultKind::kLie: {
+      const auto lie = static_cast<Lie>(1 + fault.other % (static_cast<uint64_t>(Lie::kCount) - 1));
+      auto& liar = lie == Lie::kClaim ? outsider(worker) : worker;
+      liar.set_lie(lie);
+      trace("{} lies: {}", liar.peer(), name_of(lie));
       // Some lies are told in a Hello.
-      if (fault.flag && worker.line()) break_line(worker.line(), false);
-      events_.after(4 * fault.time, [&worker] { worker.set_lie(Lie::kNone); });
+      if (fault.flag && liar.line()) break_line(liar.line(), false);
+      events_.after(4 * fault.time, [&liar] { liar.set_lie(Lie::kNone); });
       break;
+    }
     case FaultKind::kLeave:
       worker.leave();
       break;
     default:
       break;
   }
+}
+
+SimWorker& World::outsider(SimWorker& preferred) {
+  const auto is_one = [](const SimWorker& worker) { return worker.is_alive() && !worker.core()->holding(); };
+  if (is_one(preferred)) return preferred;
+  for (const auto& worker : workers_) {
+    if (is_one(*worker)) return *worker;
+  }
+  if (workers_.size() < kMostMembers) enrol_worker();
+  return *workers_.back();
 }
 
 void World::happen_to_coordinator(const PlannedFault& fault, SimCoordinator& coordinator) {
@@ -122,7 +137,7 @@ void World::happen_by_owner(const PlannedFault& fault, SimWorker& worker) {
       for (auto& one : workers_) {
         if (!coordinator.has_revoked(one->peer())) continue;
         // With its certificate, and with a new one for the same key.
-        if (coordinator.join(invites_.back().token, "somebody", one->key())) {
+        if (coordinator.join(invites_.back(), "somebody", one->key())) {
           throw Violation(one->peer() + " was removed, and may join");
         }
         one->start();
@@ -170,7 +185,7 @@ void World::happen_to_copies(const PlannedFault& fault, SimWorker& worker) {
     case FaultKind::kReroute:
       if (!wanted_up_.contains(1) || !wanted_up_.contains(0)) break;
       worker.route = 1 - worker.route;
-      worker.troubled = now();
+      worker.trouble_until(now());
       if (worker.line()) break_line(worker.line(), false);
       break;
     default:
