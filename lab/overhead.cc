@@ -14,6 +14,7 @@
 #include "model/fill.h"
 #include "model/stage.h"
 #include "model/threads.h"
+#include "pipeline/batches.h"
 
 namespace thinpipe {
 namespace {
