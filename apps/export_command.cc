@@ -37,7 +37,11 @@ void export_hf(const ModelFiles& files, const ExportArguments& arguments) {
   }
   hf.max_shard_bytes = max_shard.value();
   const fs::path out = arguments.out.empty() ? name_of(files, arguments) + "-hf" : arguments.out;
-  write_hf_folder(out, merged_shape(files.config), files.tokenizer, merged_values(files), hf).take();
+  const auto shape = merged_shape(files.config);
+  {
+    WorkLine line("exporting", "tensors", llama_tensors(shape).size());
+    write_hf_folder(out, shape, files.tokenizer, counted(merged_values(files), line), hf).take();
+  }
   fmt::print("{}: {} as a Hugging Face folder, {}\n", out.string(), files.title, type);
 }
 
@@ -50,7 +54,11 @@ void export_gguf(const ModelFiles& files, const ExportArguments& arguments) {
                                : GgufType::kQ8_0;
   gguf.name = name_of(files, arguments);
   const fs::path out = arguments.out.empty() ? gguf.name + ".gguf" : arguments.out;
-  write_gguf(out, plain_shape(files.config), files.tokenizer, merged_values(files), gguf).take();
+  const auto shape = plain_shape(files.config);
+  {
+    WorkLine line("exporting", "tensors", llama_tensors(shape).size());
+    write_gguf(out, shape, files.tokenizer, counted(merged_values(files), line), gguf).take();
+  }
   fmt::print("{}: {} as GGUF, {}, {}\n", out.string(), files.title, type, format_size(fs::file_size(out)));
 }
 

@@ -12,6 +12,7 @@
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "model_argument.h"
 #include "models/hf_folder.h"
 #include "models/llama.h"
 #include "run/begin_run.h"
@@ -90,7 +91,10 @@ void import_model(const ImportArguments& arguments) {
   // Straight from the folder: our own parameters would transpose every matrix twice.
   const auto folder = HfFolder::open(arguments.folder).take();
   const LlamaValues values = [&](const std::string& name) { return folder.values(name); };
-  const auto imported = import_llama(shape, values, config.model).take();
+  const auto imported = [&] {
+    WorkLine line("importing", "tensors", llama_tensors(shape).size());
+    return import_llama(shape, counted(values, line), config.model).take();
+  }();
   int64_t parameters = 0;
   for (const auto& [name, value] : imported.parameters) parameters += value.numel();
   const FirstWeights weights{imported.parameters, imported.basis, imported.table};

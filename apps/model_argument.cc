@@ -71,4 +71,12 @@ ModelFiles open_model(const ModelArgument& argument) {
   return open_run(run.value(), step);
 }
 
+LlamaValues counted(LlamaValues values, WorkLine& line) {
+  return [values = std::move(values), &line](const std::string& name) {
+    auto result = values(name);
+    line.add();
+    return result;
+  };
+}
+
 }  // namespace thinpipe

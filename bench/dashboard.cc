@@ -13,6 +13,8 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/line.h"
+#include "base/work_line.h"
 #include "bench/bench.h"
 #include "bench/open_run.h"
 #include "config/config_file.h"
@@ -122,6 +124,7 @@ double watched_over_unwatched(const BenchDashboardOptions& options) {
   run.join("host-1");
   run.wait_until("the first steps are committed", [&] { return run.status().step() > 3; });
   std::vector<double> ratios;
+  WorkLine line("measuring", "rounds", static_cast<uint64_t>(options.rounds));
   for (int64_t round = 0; round < options.rounds; ++round) {
     const double before = speed(run, options.seconds);
     double watched = 0;
@@ -132,9 +135,12 @@ double watched_over_unwatched(const BenchDashboardOptions& options) {
     }
     const double after = speed(run, options.seconds);
     ratios.push_back(2 * watched / (before + after));
-    fmt::print("{:.3f} steps/s unwatched, {:.3f} with {} streams and {} idle connections: {:.3f}\n",
-               (before + after) / 2, watched, kStreams, kIdle, ratios.back());
-    std::fflush(stdout);
+    above_live_line([&] {
+      fmt::print("{:.3f} steps/s unwatched, {:.3f} with {} streams and {} idle connections: {:.3f}\n",
+                 (before + after) / 2, watched, kStreams, kIdle, ratios.back());
+      std::fflush(stdout);
+    });
+    line.add();
   }
   return middle_of(ratios);
 }

@@ -14,7 +14,9 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/line.h"
 #include "base/rng.h"
+#include "base/work_line.h"
 #include "bench/bench.h"
 #include "bench/debian13.h"
 #include "bench/engine_script.h"
@@ -165,13 +167,20 @@ class Engine {
     if (options_.quick) shapes = {{64, 2, 32, 64}};
     fmt::print("{:<16} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}\n", "tokens/s", "threads", "PyTorch", "dense",
                "subspace", "dense m.", "subsp. m.", "of sgemm", "GFLOP/s");
+    std::optional<WorkLine> line;
+    line.emplace("measuring", "parts", 2 * shapes.size() + (options_.quick ? 1 : 2));
     for (const auto& shape : shapes) {
-      for (const int threads : {1, 2}) measure(shape, threads);
+      for (const int threads : {1, 2}) {
+        measure(shape, threads);
+        line->add();
+      }
       note_thread_gains(shape);
     }
     use_threads(1);
     note_muon_share("muon_share", options_.quick ? shapes[0] : EngineShape{320, 5, 256, 4096}, /*rank=*/8);
+    line->add();
     if (!options_.quick) note_muon_share("muon_share_large", {1024, 4, 256, 4096}, 64);
+    line.reset();
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
     least_["peak_memory_mb"] = static_cast<double>(usage.ru_maxrss) / 1024;
@@ -218,10 +227,12 @@ class Engine {
     const double share = useful_operations(dense, shape, corpus_.vocab) / dense_s / rate;
     const auto tokens = static_cast<double>(shape.tokens);
     const double torch_s = torch ? torch->at("step_s").get<double>() : 0;
-    fmt::print("{:<16} {:>7} {:>9} {:>9.0f} {:>9.0f} {:>9.0f} {:>9.0f} {:>9.2f} {:>10.1f}\n", shape.name(), threads,
-               torch ? fmt::format("{:.0f}", tokens / torch_s) : "-", tokens / dense_s, tokens / subspace_s,
-               tokens / dense_muon_s, tokens / subspace_muon_s, share, rate / 1e9);
-    std::fflush(stdout);
+    above_live_line([&] {
+      fmt::print("{:<16} {:>7} {:>9} {:>9.0f} {:>9.0f} {:>9.0f} {:>9.0f} {:>9.2f} {:>10.1f}\n", shape.name(), threads,
+                 torch ? fmt::format("{:.0f}", tokens / torch_s) : "-", tokens / dense_s, tokens / subspace_s,
+                 tokens / dense_muon_s, tokens / subspace_muon_s, share, rate / 1e9);
+      std::fflush(stdout);
+    });
     rows_.push_back({{"shape", shape.name()},
                      {"threads", threads},
                      {"dense_tokens_per_s", tokens / dense_s},

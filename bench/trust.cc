@@ -21,7 +21,9 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/line.h"
 #include "base/result.h"
+#include "base/work_line.h"
 #include "bench/bench.h"
 #include "bench/open_run.h"
 #include "bench/raw_join.h"
@@ -35,6 +37,7 @@ namespace thinpipe {
 namespace {
 
 constexpr int kIdleConnections = 2000, kUnfinishedJoins = 1000, kCallsPerJoiner = 8;
+constexpr int kAttacks = 4, kNoticed = 3, kBadMembers = 8;
 constexpr size_t kJoinBytes = 256 << 10;
 constexpr auto kShort = std::chrono::milliseconds(20);
 
@@ -115,9 +118,9 @@ class TrustBench {
     attacker.join();
     const double after = speed();
     const double ratio = during > 0 ? (before + after) / 2 / during : std::numeric_limits<double>::infinity();
-    fmt::print("{}: a step takes {:.2f} times as long; the coordinator's memory grows by {:.1f} MB\n", name, ratio,
-               grown);
-    std::fflush(stdout);
+    tell(fmt::format("{}: a step takes {:.2f} times as long; the coordinator's memory grows by {:.1f} MB", name, ratio,
+                     grown));
+    line_.add();
     return ratio;
   }
 
@@ -177,7 +180,7 @@ class TrustBench {
   // Seconds from SIGSTOP of a stage's holder to the event that names it; the longest of some tries.
   double time_notice() {
     double longest = 0;
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < kNoticed; ++i) {
       const auto before = run_.status(last_event());
       const auto begin = clock_.now();
       ::kill(run_.pid(holder(before)), SIGSTOP);
@@ -185,8 +188,9 @@ class TrustBench {
       longest = std::max(longest, seconds(clock_.now() - begin));
       ::kill(run_.pid(holder(before)), SIGCONT);
       go_on(60);
+      line_.add();
     }
-    fmt::print("a frozen worker is noticed after {:.2f} s\n", longest);
+    tell(fmt::format("a frozen worker is noticed after {:.2f} s", longest));
     return longest;
   }
 
@@ -207,10 +211,10 @@ class TrustBench {
         std::this_thread::sleep_for(kShort);
       }
       go_on(5);
+      line_.add();
     }
-    fmt::print("{} freezes of the coordinator, each longer than the lease: {} committed steps lost\n", options_.tries,
-               lost);
-    std::fflush(stdout);
+    tell(fmt::format("{} freezes of the coordinator, each longer than the lease: {} committed steps lost",
+                     options_.tries, lost));
     return lost;
   }
 
@@ -225,11 +229,11 @@ class TrustBench {
       go_on(3);
     } catch (const UserError& error) {
       lives = false;
-      fmt::print("{}: {}\n", name, error.what());
+      tell(fmt::format("{}: {}", name, error.what()));
     }
     ended_ += lives && run_.is_running("serve") ? 0 : 1;
-    fmt::print("bad member {}: the run {}\n", name, lives ? "goes on" : "has ended");
-    std::fflush(stdout);
+    tell(fmt::format("bad member {}: the run {}", name, lives ? "goes on" : "has ended"));
+    line_.add();
   }
   int64_t tried() const { return tried_; }
   int64_t ended() const { return ended_; }
@@ -314,6 +318,13 @@ class TrustBench {
     return message;
   }
 
+  static void tell(const std::string& text) {
+    above_live_line([&] {
+      fmt::print("{}\n", text);
+      std::fflush(stdout);
+    });
+  }
+
  private:
   static control::FromWorker hello(const std::string& name) {
     control::FromWorker message;
@@ -372,6 +383,8 @@ class TrustBench {
   int port_ = 0;
   double most_memory_mb_ = 0;
   int64_t tried_ = 0, ended_ = 0;
+  WorkLine line_{"attacking", "tries",
+                 static_cast<uint64_t>(kAttacks + kNoticed + options_.tries + (options_.members ? kBadMembers : 0))};
 };
 
 void try_bad_members(TrustBench& bench) {
@@ -427,7 +440,7 @@ void bench_trust(const BenchTrustOptions& options, bool json) {
   const double noticed_s = bench.time_notice();
   const int64_t lost = bench.freeze_coordinator();
   if (options.members) try_bad_members(bench);
-  fmt::print("{} bad members, {} of them have ended the run\n", bench.tried(), bench.ended());
+  TrustBench::tell(fmt::format("{} bad members, {} of them have ended the run", bench.tried(), bench.ended()));
   if (!json) return;
   const nlohmann::ordered_json result = {
       {"bad_members_tried", bench.tried()},   {"runs_ended_by_members", bench.ended()},

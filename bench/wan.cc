@@ -14,7 +14,9 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/result.h"
+#include "base/line.h"
 #include "base/units.h"
+#include "base/work_line.h"
 #include "bench/bench.h"
 #include "boundary/sizes.h"
 #include "config/config_file.h"
@@ -28,6 +30,7 @@ namespace thinpipe {
 namespace {
 
 constexpr int64_t kStages = 2;
+constexpr uint64_t kRuns = 9;
 // The slow link is chosen so that dense fp32 falls to 1 / this of its unlimited speed.
 constexpr double kSlowdown = 16;
 
@@ -132,13 +135,16 @@ class Bench {
     std::filesystem::remove_all(folder_, ignored);
   }
 
+  // Until the last run has been measured.
+  void show_progress() { progress_.emplace("measuring", "runs", kRuns); }
+
   // Leaves out the first step, which has neither a measured warm-up nor warm caches.
   Measured measure(const std::string& name, RunConfig config, const Line& line, int64_t steps) {
     config.train.steps = steps + 1;
     config.link.rate = format_exactly(line.rate_bits_per_s);
     config.link.delay = fmt::format("{:.0f}us", line.delay_s * 1e6);
     validate(config);
-    auto made = NewRunFolder::create(folder_ / fmt::format("{}", runs_++), config).take();
+    auto made = NewRunFolder::create(folder_ / fmt::format("{}", runs_), config).take();
     made.keep();
     const auto& folder = made.path();
     const SystemClock clock;
@@ -166,10 +172,14 @@ class Bench {
     for (const auto& stage : timing.back()["stages"]) {
       result.wait_share += stage["wait_s"].get<double>() / stage["total_s"].get<double>() / kStages;
     }
-    fmt::print("{:<11} {:<20} {:>9.0f} {:>8.3f} {:>8.3f} {:>7.1f} / {:<7.1f} {:>6.4f} {:>5.0f} %\n", name, line.name(),
-               result.tokens_per_s, result.step_s, result.bound_s, result.forward_bytes, result.backward_bytes,
-               result.wire_overhead, 100 * result.wait_share);
-    std::fflush(stdout);
+    above_live_line([&] {
+      fmt::print("{:<11} {:<20} {:>9.0f} {:>8.3f} {:>8.3f} {:>7.1f} / {:<7.1f} {:>6.4f} {:>5.0f} %\n", name,
+                 line.name(), result.tokens_per_s, result.step_s, result.bound_s, result.forward_bytes,
+                 result.backward_bytes, result.wire_overhead, 100 * result.wait_share);
+      std::fflush(stdout);
+    });
+    if (progress_) progress_->add();
+    if (++runs_ == kRuns) progress_.reset();
     return result;
   }
 
@@ -179,7 +189,8 @@ class Bench {
   const BenchWanOptions& options_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> silence_;
   std::filesystem::path folder_;
-  int runs_ = 0;
+  uint64_t runs_ = 0;
+  std::optional<WorkLine> progress_;
 };
 
 }  // namespace
@@ -194,6 +205,7 @@ void bench_wan(const BenchWanOptions& options, bool json) {
              options.d, options.blocks, kStages, options.rank, options.microbatches, options.sequences, options.length);
   fmt::print("{:<11} {:<20} {:>9} {:>8} {:>8} {:>17} {:>6} {:>7}\n", "run", "link", "tokens/s", "step s", "bound s",
              "bytes/token f / b", "wire", "waited");
+  bench.show_progress();
   const Line unlimited;
   const auto dense_free = bench.measure("dense fp32", dense, unlimited, options.steps);
   const auto bf16_free = bench.measure("dense bf16", dense_bf16, unlimited, options.steps);
