@@ -145,11 +145,11 @@ TEST(CommandLine, UnwritableStderr_DoesNotChangeTheExitCode) {
 
 TEST(CliConfig, Unreadable_IsNamed) {
   const Program program;
-  std::filesystem::create_directory(program / "folder");
+  std::filesystem::create_directory(program / "folder.toml");
   write_file(program / "broken.toml", "[model]\nd = = 32\n");
   write_file(program / "latin.toml", "[data]\ncorpus = \"caf\xe9\"\n");
   expect_refused(program, {"train", "missing.toml"}, {"missing.toml", "No such file"});
-  expect_refused(program, {"train", "folder"}, {"folder", "not a file"});
+  expect_refused(program, {"train", "folder.toml"}, {"folder.toml", "not a file"});
   expect_refused(program, {"train", "broken.toml"}, {"broken.toml:2:5", "not valid TOML"});
   expect_refused(program, {"train", "latin.toml"}, {"latin.toml:2", "not valid TOML"});
   expect_refused(program, {"train", "two\nlines.toml"}, {"two\\u000alines.toml", "No such file"});
@@ -159,7 +159,9 @@ TEST(CommandLine, PipeInsteadOfAFile_IsRefusedWithoutWaiting) {
   const Program program;
   test::write_tiny_run(program);
   ASSERT_EQ(::mkfifo((program / "pipe").c_str(), 0600), 0);
-  expect_refused(program, {"train", "pipe"}, {"cannot read pipe", "not a regular file"});
+  std::filesystem::create_symlink("pipe", program / "pipe.toml");
+  expect_refused(program, {"train", "pipe.toml"}, {"cannot read pipe.toml", "not a regular file"});
+  expect_refused(program, {"train", "pipe"}, {"\"pipe\"", "neither a file nor a folder"});
   expect_refused(program, tiny_run({"data.tokenizer=pipe"}), {"data.tokenizer", "cannot read pipe", "not a regular"});
   expect_refused(program, tiny_run({"data.corpus=pipe"}), {"data.corpus = \"pipe\"", "neither a file nor a folder"});
   expect_refused(program, {"data", "inspect", "pipe"}, {"pipe"});
@@ -206,7 +208,7 @@ TEST(CliData, CorpusThatIsNotText_IsNamed) {
   expect_refused(program, tiny_run({"data.corpus=a\nb"}), {"data.corpus = \"a\\u000ab\"", "give \"kjv\""});
   expect_refused(program, tiny_run({"data.corpus=nothing"}), {"data.corpus", "nothing has no files"});
   expect_refused(program, tiny_run({"data.corpus=empty.txt"}), {"data.corpus = \"empty.txt\"", "no text"});
-  expect_refused(program, tiny_run({"data.corpus=latin.txt"}), {"latin.txt: line 21", "must be UTF-8"});
+  expect_refused(program, tiny_run({"data.corpus=latin.txt"}), {"latin.txt: line 21", "invalid UTF-8", "data.encoding"});
   expect_refused(program, tiny_run({"data.corpus=broken.jsonl"}), {"broken.jsonl: line 2", "a string \"text\""});
   // A regular file that opens and then fails on every read, for root too.
   expect_refused(program, tiny_run({"data.corpus=/proc/self/mem"}), {"cannot read /proc/self/mem"});
