@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -45,6 +46,8 @@ void dashboard(const DashboardArguments& arguments) {
     std::fflush(stdout);
     if (arguments.open) open_in_browser(address);
   };
+  // Whoever watches a run must not slow it down.
+  (void)::setpriority(PRIO_PROCESS, 0, 19);
   serve_dashboard(options);
 }
 

@@ -22,7 +22,7 @@ void bench_table(const BenchTableOptions& options, bool json);
 
 struct BenchEngineOptions {
   int64_t rounds = 3;              // the least time of these counts
-  std::string python = "python3";  // one with PyTorch, to compare with
+  std::string python = "/usr/bin/python3";  // one with PyTorch, to compare with
   bool torch2 = false;             // compare with PyTorch 2.6 in a Debian 13 folder instead (bench/debian13.h)
   bool quick = false;              // one tiny model
 };

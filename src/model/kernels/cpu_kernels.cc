@@ -118,21 +118,27 @@ void swiglu_backward(const T* dy, const T* gate_up, int64_t rows, int64_t m, T* 
 // Works on tiles of kAttentionTile query rows and as many keys, whose scores stay in the cache, and multiplies by small
 // products of its own: those of BLAS would pack the operands again for every tile.
 
+// A panel is 64 bytes wide. Twelve vectors of sums are enough to keep two units busy that take four cycles each.
+#ifdef __AVX512F__
+#define THINPIPE_VECTOR_BYTES 64
+#else
+#define THINPIPE_VECTOR_BYTES 32
+#endif
+constexpr int64_t kVectorBytes = THINPIPE_VECTOR_BYTES;
+constexpr int kVectors = 64 / kVectorBytes;  // per row of a panel
+constexpr int kMostRows = 12 / kVectors;     // at once
 template <class T>
 struct Panel;
-// Two vectors of this type are as wide as a panel. Unaligned.
 template <>
 struct Panel<float> {
-  typedef float Vector __attribute__((vector_size(32), aligned(4)));
+  typedef float Vector __attribute__((vector_size(THINPIPE_VECTOR_BYTES), aligned(4)));
 };
 template <>
 struct Panel<double> {
-  typedef double Vector __attribute__((vector_size(32), aligned(8)));
+  typedef double Vector __attribute__((vector_size(THINPIPE_VECTOR_BYTES), aligned(8)));
 };
 template <class T>
-constexpr int64_t kLanes = 32 / sizeof(T);
-template <class T>
-constexpr int64_t kWidth = 2 * kLanes<T>;  // of a panel
+constexpr int64_t kWidth = 64 / sizeof(T);  // of a panel
 
 constexpr int64_t kTile = kAttentionTile;
 constexpr int64_t kScoreRow = kTile + 16;  // not a power of 2, so that a column does not fall on few lines of the cache
@@ -186,65 +192,54 @@ struct Right {
 template <int kRows, class T>
 inline void multiply_tile(Left<T> a, const T* b, int64_t depth, bool add, T* c, int64_t stride) {
   using Vector = typename Panel<T>::Vector;
-  Vector sum[kRows][2];
-#pragma GCC unroll 6
+  Vector sum[kRows][kVectors];
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
     Vector* row = reinterpret_cast<Vector*>(c + i * stride);
-    sum[i][0] = add ? row[0] : Vector{};
-    sum[i][1] = add ? row[1] : Vector{};
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = add ? row[j] : Vector{};
   }
   for (int64_t k = 0; k < depth; ++k) {
-    const Vector low = *reinterpret_cast<const Vector*>(b + k * kWidth<T>);
-    const Vector high = *reinterpret_cast<const Vector*>(b + k * kWidth<T> + kLanes<T>);
-#pragma GCC unroll 6
+    const Vector* right = reinterpret_cast<const Vector*>(b + k * kWidth<T>);
+#pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
       const T x = a.data[i * a.row + k * a.step];
-      sum[i][0] += x * low;
-      sum[i][1] += x * high;
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j) sum[i][j] += x * right[j];
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
     Vector* row = reinterpret_cast<Vector*>(c + i * stride);
-    row[0] = sum[i][0];
-    row[1] = sum[i][1];
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) row[j] = sum[i][j];
   }
 }
 
-template <class T>
+// `rows` is from 1 to kRows.
+template <int kRows, class T>
 void multiply_rows(int64_t rows, Left<T> a, const T* b, int64_t depth, bool add, T* c, int64_t stride) {
-  switch (rows) {
-    case 1:
-      return multiply_tile<1>(a, b, depth, add, c, stride);
-    case 2:
-      return multiply_tile<2>(a, b, depth, add, c, stride);
-    case 3:
-      return multiply_tile<3>(a, b, depth, add, c, stride);
-    case 4:
-      return multiply_tile<4>(a, b, depth, add, c, stride);
-    case 5:
-      return multiply_tile<5>(a, b, depth, add, c, stride);
-    default:
-      return multiply_tile<6>(a, b, depth, add, c, stride);
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return multiply_rows<kRows - 1>(rows, a, b, depth, add, c, stride);
   }
+  multiply_tile<kRows>(a, b, depth, add, c, stride);
 }
 
 // c (m, n) = a b, or += if add.
 template <class T>
 void multiply(int64_t m, int64_t n, int64_t depth, Left<T> a, Right<T> b, bool add, T* c, int64_t stride) {
-  constexpr int64_t kRows = 6;
   for (int64_t left = 0; left < n; left += kWidth<T>, b.data += b.panel) {
     const int64_t width = least(kWidth<T>, n - left);
-    for (int64_t top = 0; top < m; top += kRows) {
-      const int64_t rows = least(kRows, m - top);
+    for (int64_t top = 0; top < m; top += kMostRows) {
+      const int64_t rows = least(kMostRows, m - top);
       const Left<T> part{a.data + top * a.row, a.row, a.step};
       T* out = c + top * stride + left;
       if (width == kWidth<T>) {
-        multiply_rows(rows, part, b.data, depth, add, out, stride);
+        multiply_rows<kMostRows>(rows, part, b.data, depth, add, out, stride);
         continue;
       }
-      T edge[kRows * kWidth<T>];  // c has no room for a whole panel
-      multiply_rows(rows, part, b.data, depth, false, edge, kWidth<T>);
+      T edge[kMostRows * kWidth<T>];  // c has no room for a whole panel
+      multiply_rows<kMostRows>(rows, part, b.data, depth, false, edge, kWidth<T>);
       for (int64_t i = 0; i < rows; ++i) {
         for (int64_t j = 0; j < width; ++j)
           out[i * stride + j] = edge[i * kWidth<T> + j] + (add ? out[i * stride + j] : 0);
