@@ -208,7 +208,8 @@ TEST(CliData, CorpusThatIsNotText_IsNamed) {
   expect_refused(program, tiny_run({"data.corpus=a\nb"}), {"data.corpus = \"a\\u000ab\"", "give \"kjv\""});
   expect_refused(program, tiny_run({"data.corpus=nothing"}), {"data.corpus", "nothing has no files"});
   expect_refused(program, tiny_run({"data.corpus=empty.txt"}), {"data.corpus = \"empty.txt\"", "no text"});
-  expect_refused(program, tiny_run({"data.corpus=latin.txt"}), {"latin.txt: line 21", "invalid UTF-8", "data.encoding"});
+  expect_refused(program, tiny_run({"data.corpus=latin.txt"}),
+                 {"latin.txt: line 21", "invalid UTF-8", "data.encoding"});
   expect_refused(program, tiny_run({"data.corpus=broken.jsonl"}), {"broken.jsonl: line 2", "a string \"text\""});
   // A regular file that opens and then fails on every read, for root too.
   expect_refused(program, tiny_run({"data.corpus=/proc/self/mem"}), {"cannot read /proc/self/mem"});
