@@ -404,11 +404,14 @@ A corpus is prepared once, into the data folder. `thinpipe train` prepares it if
                 "encoding of the text; default: that of data.encoding");
   prepare.value("--invalid", prepare_arguments->invalid, one_of({"refuse", "replace", "skip"}),
                 "what to do about invalid bytes; default: that of data.invalid");
+  prepare.value("--field", prepare_arguments->field, {"NAME"},
+                "field of a line of a .jsonl file that holds the text; default: that of data.field");
   prepare.json_flag(prepare_arguments->json);
   prepare.footer(R"(Examples:
   $ thinpipe data prepare kjv
   $ thinpipe data prepare books/ --vocab 16384
   $ thinpipe data prepare more.jsonl --tokenizer mine.model
+  $ thinpipe data prepare corpus.jsonl.zst --field body
 An interrupted preparation keeps nothing; run the same command again.)");
   prepare.callback([prepare_arguments] { prepare_data(*prepare_arguments); });
 

@@ -63,6 +63,7 @@ struct PrepareArguments {
   std::string val_fraction;
   std::string encoding;
   std::string invalid;
+  std::string field;
   bool json = false;
 };
 void prepare_data(const PrepareArguments& arguments);
