@@ -117,7 +117,12 @@ void require_hosts(const RemoteRun& remote, const HostArguments& arguments, cons
 
 std::string place_of_stages(const RemoteRun& remote, int64_t stages) {
   if (remote.hosts.empty()) return fmt::format("{} process(es)", stages);
+  if (remote.reach == HostReach::kSrun) return fmt::format("{} as steps of this Slurm job", stages);
   return fmt::format("{} on {}", stages, to_string(remote.hosts));
+}
+
+std::string how_to_name(const RemoteRun& remote) {
+  return remote.hosts.empty() || remote.reach == HostReach::kSrun ? "" : ", with --hosts or --host";
 }
 
 }  // namespace thinpipe

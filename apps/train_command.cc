@@ -236,8 +236,8 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
              {before, clock.now() - start}, end.validation_loss);
     return 0;
   }
-  fmt::print("stopped after step {}; to resume from the checkpoint of step {}: thinpipe train --resume {}{}\n", end.step,
-             end.manifest_step, folder.string(), remote.hosts.empty() ? "" : ", with --hosts or --host");
+  fmt::print("stopped after step {}; to resume from the checkpoint of step {}: thinpipe train --resume {}{}\n",
+             end.step, end.manifest_step, folder.string(), how_to_name(remote));
   return 130;
 }
 

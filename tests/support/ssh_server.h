@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -90,6 +92,18 @@ class SshServer {
     }
   }
 
+  // What decides the last bits of products, and what a sanitizer needs, is the same there as here.
+  static std::string shared_environment() {
+    std::string words;
+    for (char** one = environ; *one != nullptr; ++one) {
+      const std::string variable = *one;
+      const bool shared = std::any_of(kShared.begin(), kShared.end(),
+                                      [&](std::string_view start) { return variable.starts_with(start); });
+      if (shared && variable.find_first_of(" \t\n\"'") == std::string::npos) words += " " + variable;
+    }
+    return words;
+  }
+
   void write_configs() {
     const int port = free_port();
     const auto folder = folder_.string();
@@ -97,8 +111,8 @@ class SshServer {
                fmt::format("Port {0}\nListenAddress 127.0.0.1\nHostKey {1}/host_key\nPidFile none\nUsePAM no\n"
                            "AuthorizedKeysFile {1}/authorized_keys\nStrictModes no\nPasswordAuthentication no\n"
                            "KbdInteractiveAuthentication no\nMaxStartups 100\nPermitRootLogin prohibit-password\n"
-                           "SetEnv HOME={1}/home PATH={1}/bin\n",
-                           port, folder));
+                           "SetEnv HOME={1}/home PATH={1}/bin{2}\n",
+                           port, folder, shared_environment()));
     const auto key = read_file(folder_ / "host_key.pub");
     write_file(folder_ / "known_hosts", fmt::format("[127.0.0.1]:{} {}", port, key ? key.value() : ""));
     std::string names;
@@ -129,6 +143,8 @@ class SshServer {
     });
     if (!server_->running()) why_not_ = "sshd does not start: " + server_->err();
   }
+
+  static constexpr std::array<std::string_view, 5> kShared{"OPENBLAS_", "OMP_", "ASAN_", "UBSAN_", "TSAN_"};
 
   const std::filesystem::path folder_;
   const std::vector<std::string> names_;
