@@ -52,11 +52,13 @@ void add_train(Command& program) {
                                "resume this run; without RUN: the newest that is not complete");
   resume->expected(0, 1)->default_str(kNewest);
   command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
+  add_host_options(command, arguments->on);
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
   $ thinpipe train book.txt                     # the same model on your text, or a folder of texts
   $ thinpipe train my.toml --set optim.lr=0.01 --steps 100 --name first-try
+  $ thinpipe train my.toml --hosts hosts.txt    # on machines that you reach with ssh
   $ thinpipe train --resume                     # resume the run that was stopped last
 Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a
 checkpoint and stops; a second ctrl-C stops at once.)");
@@ -170,6 +172,8 @@ void add_join_and_doctor(Command& program) {
   join_command.value("--announce", arguments->announce, kAddress,
                      "further address that neighbours can dial, for example a forwarded port; may be repeated");
   join_command.add_flag("--check", arguments->check_only, "only check whether this machine can take part");
+  join_command.add_flag("--leave-with-input", arguments->leave_with_input,
+                        "with -: the invite is the first line; leave at once when standard input ends");
   join_command.footer(R"(Examples:
   $ thinpipe join thinpipe-v1-...               # the line you were sent
   $ thinpipe join thinpipe-v1-... --check       # check first, do not join
@@ -740,6 +744,7 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
   add_serve(program);
   add_invite_and_kick(program);
   add_join_and_doctor(program);
+  add_launch(program);
   add_runs(program);
   add_dashboard(program);
   add_generate(program);

@@ -14,6 +14,11 @@ class Command;
 
 // Declares all commands.
 void add_commands(Command& program);
+// Declares the options of `train` that name machines.
+struct HostArguments;
+void add_host_options(Command& command, HostArguments& arguments);
+// Declares `launch`.
+void add_launch(Command& program);
 
 // Thrown by a command that has printed all there is to say and ends with this code.
 struct ExitWith {
@@ -84,7 +89,29 @@ struct TokenizerArguments {
 };
 void train_tokenizer_file(const TokenizerArguments& arguments);
 
+struct SlurmArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string run_dir;
+  std::string name;
+  std::string time, partition;
+  int64_t cpus = 0;                  // per stage; 0: Slurm's default
+  std::vector<std::string> options;  // further ones of sbatch
+  bool print = false;
+};
+void launch_slurm(const SlurmArguments& arguments);
+
 // ---- with libtorch ----
+
+// `train` on machines that the person has a login on (cluster_options.cc).
+struct HostArguments {
+  std::string file;
+  std::vector<std::string> names;
+  std::vector<std::string> listen, announce;
+  bool install = false;
+  std::string install_from;
+  bool slurm = false;  // this process is in a Slurm job; a step of it holds each stage
+};
 
 struct TrainArguments {
   std::string config;
@@ -95,6 +122,7 @@ struct TrainArguments {
   std::string name;
   std::string resume;  // a run; empty: start a new one
   bool in_process = false;
+  HostArguments on;
   std::string dashboard = "127.0.0.1";
   bool open = false;
 };
@@ -135,6 +163,7 @@ struct JoinArguments {
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool check_only = false;
+  bool leave_with_input = false;
 };
 void join(const JoinArguments& arguments);
 // For the run of that invite, else for that config, else for the default model.

@@ -23,6 +23,7 @@
 #include "config/config_file.h"
 #include "net/addresses.h"
 #include "pipeline/progress.h"
+#include "run/input_watch.h"
 #include "run/join.h"
 #include "run/worker/worker.h"
 
@@ -42,6 +43,42 @@ Invite read_invite(const std::string& argument) {
   std::string text = argument;
   if (argument == "-") text.assign(std::istreambuf_iterator<char>(std::cin), {});
   return parse_invite(text).take();
+}
+
+// With --leave-with-input, more follows the invite's line.
+Invite read_invite(const JoinArguments& arguments) {
+  if (!arguments.leave_with_input) return read_invite(arguments.invite);
+  if (arguments.invite != "-") {
+    throw UserError("--leave-with-input: needs the invite on standard input: thinpipe join - --leave-with-input");
+  }
+  std::string line;
+  std::getline(std::cin, line);
+  return parse_invite(line).take();
+}
+
+// The program that has started this one is gone, and nobody else would end it. A frozen coordinator must not hold it
+// up.
+[[noreturn]] void leave_at_once(const std::string& reason) {
+  const auto line = fmt::format("thinpipe: left at once: {}\n", reason);
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(130);
+}
+
+// Only one `join` may take part in a run from a folder. An earlier one whose connection hangs may still be there, but
+// not for long.
+Fd lock_for(const std::filesystem::path& folder, bool wait) {
+  const SystemClock clock;
+  const auto deadline = clock.now() + 2 * kInputSilence;
+  while (true) {
+    auto lock = lock_folder(folder).take();
+    if (lock) return lock;
+    if (!wait || clock.now() > deadline) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  throw UserError(fmt::format(
+      "{}: another `thinpipe join` takes part in this run from here; to hold two stages on one machine, give the "
+      "second one a folder of its own with THINPIPE_DATA_DIR",
+      folder.string()));
 }
 
 std::string default_name() {
@@ -175,17 +212,13 @@ void show_download(uint64_t have, uint64_t all) {
 
 void join(const JoinArguments& arguments) {
   LeaveOnSignal signals;
-  const auto invite = read_invite(arguments.invite);
+  const auto invite = read_invite(arguments);
+  std::optional<InputWatch> input;
+  if (arguments.leave_with_input) input.emplace(STDIN_FILENO, kInputSilence, leave_at_once);
   for (const auto& address : arguments.announce) check_address(address).take();
   const auto folder = join_folder(invite.run);
   // A mere check may run beside a join.
-  const auto lock = arguments.check_only ? Fd() : lock_folder(folder).take();
-  if (!lock && !arguments.check_only) {
-    throw UserError(fmt::format(
-        "{}: another `thinpipe join` takes part in this run from here; to hold two stages on one machine, give the "
-        "second one a folder of its own with THINPIPE_DATA_DIR",
-        folder.string()));
-  }
+  const auto lock = arguments.check_only ? Fd() : lock_for(folder, arguments.leave_with_input);
   auto access = earlier_access(invite);
   std::optional<JoinLook> seen;
   JoinChecks checks;

@@ -1,4 +1,4 @@
-// thinpipe train [config]: from a config to a trained model on this machine.
+// thinpipe train [config]: from a config to a trained model, on this machine or on others that are named.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "config/keys.h"
+#include "host_choice.h"
 #include "models/llama.h"
 #include "pipeline/batches.h"
 #include "pipeline/corpus_table.h"
@@ -34,6 +35,8 @@
 
 namespace thinpipe {
 namespace {
+
+const std::string kRealLinks = "link.rate=unlimited";
 
 std::vector<std::string> overrides_in(const TrainArguments& arguments) {
   auto overrides = arguments.overrides;
@@ -92,10 +95,13 @@ TrainArguments for_text(TrainArguments arguments, bool live) {
 
 RunConfig config_from(const TrainArguments& arguments) {
   const auto overrides = overrides_in(arguments);
-  auto config = arguments.config.empty() ? parse_config("", "the command line", overrides)
-                                         : load_config(arguments.config, overrides);
+  const bool here = hosts_in(arguments.on).hosts.empty();
+  // Machines have real links between them, so none is emulated by default.
+  const std::vector<std::string> defaults = here ? std::vector<std::string>{} : std::vector{kRealLinks};
+  auto config = arguments.config.empty() ? parse_config("", "the command line", overrides, defaults)
+                                         : load_config(arguments.config, overrides, defaults);
   check_boundary(config);
-  device_of(config.train);  // refuses a device that this build lacks, before anything is prepared
+  if (here) device_of(config.train);  // refuses a device that this build lacks, before anything is prepared
   return config;
 }
 
@@ -215,23 +221,23 @@ int64_t parameters_in(const std::filesystem::path& model) {
 
 // The exit code. The run may have been trained for a while before: that time counts too.
 int train_as_processes(const std::filesystem::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
-                       bool live, const DashboardWish& dashboard) {
+                       bool live, const DashboardWish& dashboard, const RemoteRun& remote) {
   const auto before = trained_time(folder / "timing.jsonl");
   introduce(config, corpus, folder);
-  fmt::print("stages: {} process(es), links of {} with {} delay\n", config.pipeline.stages, config.link.rate,
-             config.link.delay);
+  fmt::print("stages: {}, links of {} with {} delay\n", place_of_stages(remote, config.pipeline.stages),
+             config.link.rate, config.link.delay);
   std::fflush(stdout);
   const SystemClock clock;
   const auto start = clock.now();
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  const auto end = run_locally({program, folder, config, live, stdout, dashboard}, clock);
+  const auto end = run_locally({program, folder, config, live, stdout, dashboard, remote}, clock);
   if (end.complete) {
     conclude(config, corpus, folder, parameters_in(folder / "model.safetensors"), end.step,
              {before, clock.now() - start}, end.validation_loss);
     return 0;
   }
-  fmt::print("stopped after step {}; to resume from the checkpoint of step {}: thinpipe train --resume {}\n", end.step,
-             end.manifest_step, folder.string());
+  fmt::print("stopped after step {}; to resume from the checkpoint of step {}: thinpipe train --resume {}{}\n",
+             end.step, end.manifest_step, folder.string(), how_to_name(remote));
   return 130;
 }
 
@@ -243,22 +249,26 @@ int begin(const TrainArguments& arguments, const RunConfig& config, bool live) {
   bring_table(folder.path(), config, folder_of_config(arguments)).take();
   const auto settled = settle_table(folder.path(), config, corpus).take();
   folder.keep();
-  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments));
+  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments), hosts_in(arguments.on));
 }
 
 // Everything is checked before it is written into the run.
 int resume(const TrainArguments& arguments, const std::filesystem::path& folder, bool live) {
   const auto overrides = overrides_in(arguments);
   const auto wanted = load_resumed_config(folder / "config.toml", overrides);
-  device_of(wanted.train);
-  refuse_if_too_large(wanted, false);
+  const auto remote = hosts_in(arguments.on);
+  require_hosts(remote, arguments.on, wanted);
+  if (remote.hosts.empty()) {
+    device_of(wanted.train);
+    refuse_if_too_large(wanted, false);
+  }
   const SystemClock clock;
   const auto corpus = [&] {
     PrepareLine line(stdout, live, clock);
     return corpus_of_run(folder, wanted.data, data_dir(), std::ref(line));
   }();
   const CorpusBatches checked(corpus, wanted.train);
-  return train_as_processes(folder, change_run(folder, overrides), corpus, live, wish_in(arguments));
+  return train_as_processes(folder, change_run(folder, overrides), corpus, live, wish_in(arguments), remote);
 }
 
 }  // namespace
@@ -266,10 +276,15 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
 void train(const TrainArguments& arguments) {
   const bool live = ::isatty(STDOUT_FILENO) == 1;
   (void)wish_in(arguments);  // refuses a bad address before anything is prepared
+  const auto hosts = hosts_in(arguments.on);
+  if (!hosts.hosts.empty() && arguments.in_process) {
+    throw UserError("--in-process runs on this machine: leave it out, or --hosts and --host");
+  }
   if (arguments.resume.empty()) {
     if (is_text(arguments.config)) return train(for_text(arguments, live));
     const auto config = config_from(arguments);
-    refuse_if_too_large(config, arguments.in_process);
+    require_hosts(hosts, arguments.on, config);
+    if (hosts.hosts.empty()) refuse_if_too_large(config, arguments.in_process);
     if (arguments.in_process) return train_here(arguments, config, live);
     throw ExitWith{begin(arguments, config, live)};
   }

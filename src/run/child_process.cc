@@ -16,7 +16,8 @@
 namespace thinpipe {
 
 Result<ChildProcess> ChildProcess::start(const std::filesystem::path& program,
-                                         const std::vector<std::string>& arguments, const std::filesystem::path& log) {
+                                         const std::vector<std::string>& arguments, const std::filesystem::path& log,
+                                         int input) {
   const Fd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!output) return Error{fmt::format("cannot write {}: {}", log.string(), std::strerror(errno))};
   const auto name = program.string();
@@ -34,8 +35,8 @@ Result<ChildProcess> ChildProcess::start(const std::filesystem::path& program,
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
-    const int nothing = ::open("/dev/null", O_RDONLY);
-    if (::dup2(nothing, STDIN_FILENO) >= 0 && ::dup2(output.get(), STDOUT_FILENO) >= 0 &&
+    if (input < 0) input = ::open("/dev/null", O_RDONLY);
+    if (::dup2(input, STDIN_FILENO) >= 0 && ::dup2(output.get(), STDOUT_FILENO) >= 0 &&
         ::dup2(output.get(), STDERR_FILENO) >= 0) {
       ::execv(argv[0], argv.data());
     }

@@ -22,9 +22,9 @@ struct ChildEnd {
 class ChildProcess {
  public:
   // Appends its standard output and error to `log`. It has its own process group: a ctrl-C in the terminal does not
-  // reach it.
+  // reach it. input: its standard input; default: none.
   static Result<ChildProcess> start(const std::filesystem::path& program, const std::vector<std::string>& arguments,
-                                    const std::filesystem::path& log);
+                                    const std::filesystem::path& log, int input = -1);
   // Kills it if it still runs.
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;

@@ -1,5 +1,6 @@
 // A whole run on this machine: starts the coordinator and one worker per stage as processes, restarts those that are
-// killed, shows one progress line, and stops them when asked (ctrl-C: after a checkpoint; twice: at once).
+// killed, shows one progress line, and stops them when asked (ctrl-C: after a checkpoint; twice: at once). The workers
+// may also be on other machines (remote_workers.h).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "proto/control.pb.h"
 #include "run/coordinator/serve.h"
 #include "run/dashboard_child.h"
+#include "run/remote_workers.h"
 
 namespace thinpipe {
 
@@ -23,6 +25,7 @@ struct LocalRun {
   bool live = false;        // standard output is a terminal
   std::FILE* out = stdout;  // where to print for the person
   DashboardWish dashboard = {.listen = "off"};
+  RemoteRun remote = {};
 };
 
 // Returns when the run has ended; the outcome is not complete if the person interrupted it. Throws UserError with the
