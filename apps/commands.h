@@ -116,6 +116,7 @@ struct ServeArguments {
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool local = false;
+  bool join = false;
   std::string dashboard = "127.0.0.1";
   bool open = false;
 };
@@ -133,6 +134,7 @@ struct JoinArguments {
   std::string name;
   std::vector<std::string> listen;
   std::vector<std::string> announce;
+  std::string wait = "12h";
   bool check_only = false;
 };
 void join(const JoinArguments& arguments);
