@@ -34,6 +34,7 @@ namespace thinpipe {
 namespace {
 
 constexpr auto kNotableSilence = std::chrono::seconds(3);
+constexpr auto kRedialEvery = std::chrono::minutes(1);
 constexpr auto kKeepEvery = std::chrono::seconds(10);
 constexpr auto kMostWait = std::chrono::hours(24 * 365);
 constexpr size_t kMostNameColumns = 60;  // the organiser may have called it anything
@@ -87,6 +88,9 @@ class Visit {
     tokens_per_step_ = tokens_per_step(config.train);
     keep();
   }
+  // The coordinator does not answer. hear(): it does, and returns whether that is news.
+  void miss() { missed_ = true; }
+  bool hear() { return std::exchange(missed_, false); }
   // Called often; writes now and then.
   void note_step(int64_t step) {
     now_.step = step;
@@ -134,6 +138,7 @@ class Visit {
   const TimePoint began_;
   JoinedRun before_, now_;
   WorkerShare share_;
+  bool missed_ = false;
   int64_t tokens_per_step_ = 0;
   int64_t kept_stage_ = -1;
   TimePoint kept_at_{};
@@ -171,7 +176,7 @@ class Watcher {
     if (!stub->GetStatus(&context, request, &status).ok()) return miss();
     const int64_t step = std::clamp<int64_t>(status.step(), 0, config_.train.steps);
     if (!view_) begin(step);
-    if (std::exchange(missed_, false)) view_->note("the coordinator answers again");
+    if (visit_.hear()) view_->note("the coordinator answers again");
     heard_ = clock_.now();
     view_->show(status);
     visit_.note_step(step);
@@ -188,9 +193,12 @@ class Watcher {
   void miss() {
     const auto silent = clock_.now() - heard_;
     if (silent < kNotableSilence) return;
-    line_.hang_up();  // another of its addresses may answer now
+    if (clock_.now() - dialled_ > kRedialEvery) {
+      line_.hang_up();  // another of its addresses may answer now
+      dialled_ = clock_.now();
+    }
     if (!view_) begin(0);
-    missed_ = true;
+    visit_.miss();
     view_->silent(silent);
   }
 
@@ -201,8 +209,7 @@ class Watcher {
   const SystemClock clock_;
   Visit& visit_;
   std::optional<RunView> view_;
-  TimePoint heard_;
-  bool missed_ = false;
+  TimePoint heard_, dialled_{};
   std::jthread thread_;
 };
 
