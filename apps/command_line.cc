@@ -100,8 +100,7 @@ void add_serve(Command& program) {
   command.add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
-  $ thinpipe serve my.toml
-  $ thinpipe serve my.toml --join               # this machine holds a stage, too
+  $ thinpipe serve my.toml --join               # without --join this machine holds no stage
   $ thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700
   $ thinpipe serve --run 2026-01-31-17-05-09    # resume a run
   $ thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2
