@@ -98,10 +98,11 @@ void add_serve(Command& program) {
                 "address to listen on (HOST or HOST:PORT); may be repeated; default: all interfaces");
   command.value("--announce", arguments->announce, kAddress,
                 "further address to put into invites, for example a forwarded port; may be repeated");
+  command.add_flag("--join", arguments->join, "this machine holds a stage too");
   command.add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
-  $ thinpipe serve my.toml
+  $ thinpipe serve my.toml --join               # without --join this machine holds no stage
   $ thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700
   $ thinpipe serve --run 2026-01-31-17-05-09    # resume a run
   $ thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2
@@ -171,6 +172,10 @@ void add_join_and_doctor(Command& program) {
                      "address to listen on (HOST or HOST:PORT); may be repeated; default: all interfaces");
   join_command.value("--announce", arguments->announce, kAddress,
                      "further address that neighbours can dial, for example a forwarded port; may be repeated");
+  join_command.value(
+      "--wait", arguments->wait, {"TIME"},
+      "how long to wait for an organiser's machine that was stopped or does not answer: 30min, 2h; 0: end "
+      "when it is stopped");
   join_command.add_flag("--check", arguments->check_only, "only check whether this machine can take part");
   join_command.add_flag("--leave-with-input", arguments->leave_with_input,
                         "with -: the invite is the first line; leave at once when standard input ends");
@@ -178,7 +183,8 @@ void add_join_and_doctor(Command& program) {
   $ thinpipe join thinpipe-v1-...               # the line you were sent
   $ thinpipe join thinpipe-v1-... --check       # check first, do not join
   $ thinpipe join - < invite.txt                # hides the invite from other users of this machine
-Holds a stage until the run ends. Ctrl-C leaves after a checkpoint. docs/joining.md says what the
+Holds a stage until the run ends, and waits for its organiser's machine if that is stopped for a
+while. Ctrl-C leaves after a checkpoint. docs/joining.md says what the
 host of a run and its members can see and do.)");
   join_command.callback([arguments] { join(*arguments); });
 

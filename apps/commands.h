@@ -145,6 +145,7 @@ struct ServeArguments {
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool local = false;
+  bool join = false;
   std::string dashboard = "127.0.0.1";
   bool open = false;
 };
@@ -162,6 +163,7 @@ struct JoinArguments {
   std::string name;
   std::vector<std::string> listen;
   std::vector<std::string> announce;
+  std::string wait = "12h";
   bool check_only = false;
   bool leave_with_input = false;
 };

@@ -3,6 +3,7 @@
 #include <grpcpp/channel.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -17,20 +18,28 @@
 
 #include "base/files.h"
 #include "base/line.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "net/addresses.h"
 #include "pipeline/progress.h"
+#include "pipeline/step.h"
 #include "run/input_watch.h"
 #include "run/join.h"
+#include "run/run_files.h"
+#include "run/run_view.h"
 #include "run/worker/worker.h"
 
 namespace thinpipe {
 namespace {
 
 constexpr auto kNotableSilence = std::chrono::seconds(3);
+constexpr auto kRedialEvery = std::chrono::minutes(1);
+constexpr auto kKeepEvery = std::chrono::seconds(10);
+constexpr auto kMostWait = std::chrono::hours(24 * 365);
+constexpr size_t kMostNameColumns = 60;  // the organiser may have called it anything
 
 std::string describe(const RunConfig& config) {
   const auto& model = config.model;
@@ -87,11 +96,102 @@ std::string default_name() {
   return host;
 }
 
+std::string name_and_id(const std::string& name, const std::string& run) {
+  const auto id = one_line(run.substr(0, 8));
+  return name.empty() ? id : fmt::format("{} ({})", first_columns(one_line(name), kMostNameColumns), id);
+}
+
+// What this machine has done for a run, this time and before. Kept in joined.json for `thinpipe runs` and for the next
+// visit. For one thread at a time.
+class Visit {
+ public:
+  Visit(std::filesystem::path folder, const Invite& invite, const CoordinatorAccess& access)
+      : folder_(std::move(folder)), began_(clock_.now()) {
+    if (auto before = read_joined_run(folder_)) before_ = std::move(before).value();
+    now_ = before_;
+    now_.run = invite.run;
+    now_.peer = access.peer;
+    now_.addresses = access.addresses;
+    now_.ended.clear();
+  }
+
+  WorkerShare& share() { return share_; }
+  const JoinedRun& before() const { return before_; }
+  const std::string& name() const { return now_.name; }
+
+  void begin(const control::RunDescription& run, const RunConfig& config) {
+    now_.name = first_columns(one_line(run.name()), kMostNameColumns);
+    now_.stages = config.pipeline.stages;
+    now_.steps = config.train.steps;
+    tokens_per_step_ = tokens_per_step(config.train);
+    keep();
+  }
+  // The coordinator does not answer. hear(): it does, and returns whether that is news.
+  void miss() { missed_ = true; }
+  bool hear() { return std::exchange(missed_, false); }
+  // Called often; writes now and then.
+  void note_step(int64_t step) {
+    now_.step = step;
+    const bool moved = share_.stage != kept_stage_;
+    if (moved || clock_.now() - kept_at_ >= kKeepEvery) keep();
+  }
+  void end(const std::string& why) {
+    now_.ended = why;
+    keep();
+  }
+
+  // Empty if it has done nothing yet.
+  std::string summary() const {
+    const int64_t steps = share_.steps;
+    if (steps == 0) return "";
+    const auto whole_seconds = [](Duration time) {
+      return format_duration(std::chrono::duration_cast<std::chrono::seconds>(time));
+    };
+    auto text = fmt::format(
+        "this machine took part in {} step(s) as stage {}: {} tokens, {} sent, {} received, {}, of which it computed "
+        "{}",
+        steps, share_.stage.load(), steps * tokens_per_step_, format_size(share_.bytes_sent),
+        format_size(share_.bytes_received), whole_seconds(clock_.now() - began_),
+        whole_seconds(std::chrono::microseconds(share_.compute_us)));
+    if (before_.steps_here > 0) text += fmt::format("; with earlier visits, in {} steps", before_.steps_here + steps);
+    return text;
+  }
+
+ private:
+  void keep() {
+    const int64_t steps = share_.steps;
+    kept_stage_ = share_.stage;
+    kept_at_ = clock_.now();
+    if (kept_stage_ >= 0) now_.stage = kept_stage_;
+    now_.steps_here = before_.steps_here + steps;
+    now_.tokens_here = before_.tokens_here + steps * tokens_per_step_;
+    now_.seconds_here = before_.seconds_here + (kept_at_ - began_) / std::chrono::seconds(1);
+    now_.bytes_sent = before_.bytes_sent + share_.bytes_sent;
+    now_.bytes_received = before_.bytes_received + share_.bytes_received;
+    if (const auto status = write_joined_run(folder_, now_); !status) log_debug("{}", status.error().message);
+  }
+
+  const SystemClock clock_;
+  const std::filesystem::path folder_;
+  const TimePoint began_;
+  JoinedRun before_, now_;
+  WorkerShare share_;
+  bool missed_ = false;
+  int64_t tokens_per_step_ = 0;
+  int64_t kept_stage_ = -1;
+  TimePoint kept_at_{};
+};
+
 // Asks the coordinator for the run's progress now and then, while the worker works. Says so when nobody answers.
 class Watcher {
  public:
-  Watcher(CoordinatorAccess access, std::string run, const RunConfig& config)
-      : run_(std::move(run)), config_(config), line_(std::move(access)), heard_(clock_.now()) {
+  Watcher(CoordinatorAccess access, const control::RunDescription& run, const RunConfig& config, Visit& visit)
+      : run_(name_and_id(run.name(), run.run())),
+        config_(config),
+        peer_(access.peer),
+        line_(std::move(access)),
+        visit_(visit),
+        heard_(clock_.now()) {
     thread_ = std::jthread([this](const std::stop_token& stop) {
       std::mutex mutex;
       std::unique_lock lock(mutex);
@@ -112,55 +212,42 @@ class Watcher {
     control::RunStatus status;
     const auto stub = line_.stub();
     if (!stub->GetStatus(&context, request, &status).ok()) return miss();
-    if (!progress_) begin(status.step());
-    if (std::exchange(missed_, false)) progress_->note("the coordinator answers again");
+    const int64_t step = std::clamp<int64_t>(status.step(), 0, config_.train.steps);
+    if (!view_) begin(step);
+    if (visit_.hear()) view_->note("the coordinator answers again");
     heard_ = clock_.now();
-    show(status);
+    view_->show(status);
+    visit_.note_step(step);
   }
 
   void begin(int64_t step) {
-    const auto cuts = link_settings(config_);
-    progress_.emplace(ProgressPlan{config_.train.steps, config_.pipeline.stages - 1, config_.model.d, step,
-                                   cuts.empty() ? 0 : cuts.front().forward.rate_bits_per_s},
-                      stdout, ::isatty(STDOUT_FILENO) != 0, clock_);
-    shown_ = step;
-    progress_->note(fmt::format("run {}: {}; {} steps, of which {} are done", run_.substr(0, 8), describe(config_),
-                                config_.train.steps, step));
+    view_.emplace(config_, step, RunAudience{peer_, "the run waits for the others", "its organiser can continue it"},
+                  stdout, ::isatty(STDOUT_FILENO) != 0, clock_);
+    view_->note(fmt::format("run {}: {}; {} steps of {} tokens, of which {} are done", run_, describe(config_),
+                            config_.train.steps, tokens_per_step(config_.train), step));
   }
 
   // One lost answer means nothing.
   void miss() {
-    const auto silent = std::chrono::duration_cast<std::chrono::seconds>(clock_.now() - heard_);
+    const auto silent = clock_.now() - heard_;
     if (silent < kNotableSilence) return;
-    if (!progress_) begin(0);
-    missed_ = true;
-    progress_->wait(fmt::format("the coordinator has not answered for {}; still trying", format_duration(silent)));
-  }
-
-  void show(const control::RunStatus& status) {
-    const auto& train = config_.train;
-    if (const auto text = fmt::format("{}: {}", status.phase(), status.why());
-        status.phase() == "gathering" && text != said_) {
-      progress_->note(text);
-      said_ = text;
+    if (clock_.now() - dialled_ > kRedialEvery) {
+      line_.hang_up();  // another of its addresses may answer now
+      dialled_ = clock_.now();
     }
-    const int64_t steps = status.step() - shown_;
-    shown_ = status.step();
-    if (steps > 0) {
-      progress_->step({status.step(), status.loss(), steps * train.microbatches * train.microbatch * train.seq_len,
-                       status.step_bytes() * static_cast<uint64_t>(steps)});
-    }
+    if (!view_) begin(0);
+    visit_.miss();
+    view_->silent(silent);
   }
 
   const std::string run_;
   const RunConfig config_;
+  const std::string peer_;
   CoordinatorLine line_;
   const SystemClock clock_;
-  std::optional<Progress> progress_;
-  TimePoint heard_;
-  bool missed_ = false;
-  int64_t shown_ = 0;
-  std::string said_;
+  Visit& visit_;
+  std::optional<RunView> view_;
+  TimePoint heard_, dialled_{};
   std::jthread thread_;
 };
 
@@ -208,9 +295,43 @@ void show_download(uint64_t have, uint64_t all) {
   std::fflush(stdout);
 }
 
+Duration parse_wait(const std::string& text) {
+  const auto wait = parse_duration(text);
+  if (wait && wait.value() >= Duration{} && wait.value() <= kMostWait) return wait.value();
+  throw UserError(fmt::format("--wait {}: needs a time like 30min, 2h or 1d, of at most {} days; 0: do not wait", text,
+                              kMostWait / std::chrono::hours(24)));
+}
+
+std::string welcome_back(const JoinedRun& before, const std::string& peer) {
+  auto text = fmt::format("back in the run{} as {}", before.name.empty() ? "" : " " + before.name, peer);
+  if (before.stage >= 0) {
+    text += fmt::format("; this machine held stage {} and took part in {} step(s)", before.stage, before.steps_here);
+  }
+  return text;
+}
+
+// Says what this machine did and how it ended, whatever the end is.
+void work_until_the_end(const WorkerOptions& options, Visit& visit, const std::stop_token& leave) {
+  const auto conclude = [&](const std::string& end) {
+    visit.end(end);
+    if (const auto done = visit.summary(); !done.empty()) fmt::print("{}\n", done);
+    std::fflush(stdout);
+  };
+  try {
+    const auto why = run_worker(options).take();
+    const auto end = leave.stop_requested() ? "left the run" : fmt::format("the run has ended: {}", why);
+    conclude(end);
+    fmt::print("{}; ", end);
+  } catch (const UserError& error) {
+    conclude(error.what());
+    throw;
+  }
+}
+
 }  // namespace
 
 void join(const JoinArguments& arguments) {
+  const auto wait = parse_wait(arguments.wait);
   LeaveOnSignal signals;
   const auto invite = read_invite(arguments);
   std::optional<InputWatch> input;
@@ -220,17 +341,20 @@ void join(const JoinArguments& arguments) {
   // A mere check may run beside a join.
   const auto lock = arguments.check_only ? Fd() : lock_for(folder, arguments.leave_with_input);
   auto access = earlier_access(invite);
+  const bool returns = access.has_value();
   std::optional<JoinLook> seen;
   JoinChecks checks;
   if (!access || arguments.check_only) {
     seen = look(invite);
-    fmt::print("run {}: {}\n", invite.run.substr(0, 8), seen->reply.why());
+    const auto& run = seen->reply.run();
+    fmt::print("run {}: {}\n", name_and_id(run.name(), invite.run), one_line(seen->reply.why()));
     checks = check_machine(*seen, folder);
     refuse_if_unfit(checks.checks);
     if (arguments.check_only) return;
     access = enrol(invite, seen->address, arguments.name.empty() ? default_name() : arguments.name);
   }
-  fmt::print("joined as {}\n", access->peer);
+  Visit visit(folder, invite, *access);
+  fmt::print("{}\n", returns ? welcome_back(visit.before(), access->peer) : fmt::format("joined as {}", access->peer));
   std::fflush(stdout);
   WorkerOptions options;
   options.coordinator = *access;
@@ -241,18 +365,22 @@ void join(const JoinArguments& arguments) {
   options.machine = checks.machine;
   options.leave = signals.token();
   options.on_download = show_download;
-  options.on_run = [&](const std::string& run, const RunConfig& config) {
-    return std::make_shared<Watcher>(*access, run, config);
+  options.share = &visit.share();
+  options.outlives_stop = wait > Duration{};
+  if (options.outlives_stop) options.patience = wait;
+  options.on_run = [&](const control::RunDescription& run, const RunConfig& config) {
+    visit.begin(run, config);
+    return std::make_shared<Watcher>(*access, run, config, visit);
   };
-  run_worker(options).take();
-  fmt::print("left the run; this machine's files are in {}\n", folder.string());
+  work_until_the_end(options, visit, signals.token());
+  fmt::print("this machine's files are in {}\n", folder.string());
 }
 
 void doctor(const std::string& invite_text, const std::string& config_path) {
   if (!invite_text.empty()) {
     const auto invite = read_invite(invite_text);
     const auto seen = look(invite);
-    fmt::print("run {}: {}\n", invite.run.substr(0, 8), seen.reply.why());
+    fmt::print("run {}: {}\n", name_and_id(seen.reply.run().name(), invite.run), one_line(seen.reply.why()));
     return refuse_if_unfit(check_machine(seen, join_folder(invite.run)).checks);
   }
   const auto config = config_path.empty() ? parse_config("", "the defaults") : load_config(config_path);

@@ -260,7 +260,7 @@ void RemoteWorkers::start(Slot& slot) {
   const auto script = join_script(program, slot.label, name);
   slot.process = ChildProcess::start(program_in_path(is_ssh ? "ssh" : "srun").take(),
                                      is_ssh ? ssh_arguments(slot.host, script, slot.own) : srun_arguments(script),
-                                     slot.log, theirs.get())
+                                     slot.log, {.input = theirs.get()})
                      .take();
 }
 

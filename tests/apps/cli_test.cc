@@ -78,6 +78,13 @@ TEST(CommandLine, RefusesAnEmptyValueInsteadOfTakingTheDefault) {
   }
 }
 
+TEST(CommandLine, WaitOfJoin_NeedsATime) {
+  const Program program;
+  for (const char* wait : {"soon", "-1h", "2", "9999d"}) {
+    expect_refused(program, {"join", "thinpipe-v1-x", fmt::format("--wait={}", wait)}, {"--wait", wait, "30min, 2h"});
+  }
+}
+
 TEST(CommandLine, Override_TakesOneWordAndNotTheConfigAfterIt) {
   const Program program;
   test::write_tiny_run(program);
