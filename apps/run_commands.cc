@@ -25,6 +25,7 @@
 #include "run_folders.h"
 #include "run_summary.h"
 #include "store/checkpoints.h"
+#include "watch.h"
 
 namespace thinpipe {
 namespace {
@@ -81,7 +82,8 @@ int64_t lifetime_s(const std::string& text) {
 
 }  // namespace
 
-void list_runs(bool json) {
+void list_runs(const Shown& shown) {
+  if (shown.watch) return watch([&] { list_runs({.json = shown.json}); });
   const auto runs = known_runs();
   if (runs.empty()) fmt::print("no runs yet; `thinpipe train` starts one\n");
   std::vector<RunSummary> summaries;
@@ -96,10 +98,11 @@ void list_runs(bool json) {
                format_size(run.bytes), run.state);
     list.push_back(json_of(run));
   }
-  if (json) fmt::print("{}\n", list.dump());
+  if (shown.json) fmt::print("{}\n", list.dump());
 }
 
-void show_run(const std::string& name, bool json) {
+void show_run(const std::string& name, const Shown& shown) {
+  if (shown.watch) return watch([&] { show_run(name, {.json = shown.json}); });
   const auto run = find_run(name).take();
   const auto config = load_config(run / "config.toml");
   const auto summary = summary_of(run);
@@ -125,7 +128,7 @@ void show_run(const std::string& name, bool json) {
                format_size(std::filesystem::file_size(run / "model.safetensors")));
   }
   fmt::print("size: {}\n", format_size(summary.bytes));
-  if (!json) return;
+  if (!shown.json) return;
   auto object = json_of(summary);
   object["checkpoints"] = steps;
   fmt::print("{}\n", object.dump());
@@ -199,7 +202,8 @@ nlohmann::ordered_json print_links(const control::RunStatus& status) {
 
 }  // namespace
 
-void print_status(const std::string& name, bool json) {
+void print_status(const std::string& name, const Shown& shown) {
+  if (shown.watch) return watch([&] { print_status(name, {.json = shown.json}); });
   const auto run = find_run(name).take();
   control::RunStatus status;
   call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
@@ -210,6 +214,7 @@ void print_status(const std::string& name, bool json) {
   if (status.step() > 0)
     fmt::print("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
   if (summary.validation_loss) fmt::print("validation loss {:.4f}\n", *summary.validation_loss);
+  if (summary.left_s) fmt::print("time left: about {}\n", left_text(*summary.left_s));
   fmt::print("last checkpoint: {}\n",
              status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
   const auto members = print_members(status, load_config(run / "config.toml").pipeline.stages);
@@ -219,13 +224,14 @@ void print_status(const std::string& name, bool json) {
     const auto& event = status.events(i);
     fmt::print("  {} {}: {}\n", event.time(), event.kind(), event.text());
   }
-  if (!json) return;
+  if (!shown.json) return;
   const nlohmann::ordered_json object = {{"phase", status.phase()},
                                          {"step", status.step()},
                                          {"steps", status.steps()},
                                          {"epoch", status.epoch()},
                                          {"loss", status.loss()},
                                          {"validation_loss", json_of(summary)["validation_loss"]},
+                                         {"eta_s", json_of(summary)["eta_s"]},
                                          {"manifest_step", status.manifest_step()},
                                          {"paused", status.paused()},
                                          {"members", members},
