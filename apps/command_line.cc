@@ -33,6 +33,10 @@ void add_dashboard_options(Command& command, Arguments& arguments) {
   command.add_flag("--open", arguments.open, "open the dashboard in a browser");
 }
 
+void add_watch_flag(Command& command, Shown& shown) {
+  command.add_flag("--watch", shown.watch, "redraw every second, until ctrl-C");
+}
+
 // An option that may stand without a value takes an empty one for none.
 void refuse_empty(const CLI::Option& option, const std::string& value) {
   if (option.count() > 0 && value.empty())
@@ -51,17 +55,20 @@ void add_train(Command& program) {
   auto* resume = command.value("--resume", arguments->resume, kRun,
                                "resume this run; without RUN: the newest that is not complete");
   resume->expected(0, 1)->default_str(kNewest);
+  command.value("--from", arguments->from, kRun,
+                "begin a new run with the weights of this run, or of a checkpoint of one");
+  command.value("--step", arguments->step, kNumber, "with --from: of its checkpoint of this step; default: the last");
   command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
   add_host_options(command, arguments->on);
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
   $ thinpipe train book.txt                     # the same model on your text, or a folder of texts
-  $ thinpipe train my.toml --set optim.lr=0.01 --steps 100 --name first-try
   $ thinpipe train my.toml --hosts hosts.txt    # on machines that you reach with ssh
-  $ thinpipe train --resume                     # resume the run that was stopped last
+  $ thinpipe train --resume first-try --steps 400   # train a run longer, also a complete one
+  $ thinpipe train more.txt --from first-try    # a new run with its weights, on other text
 Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a
-checkpoint and stops; a second ctrl-C stops at once.)");
+checkpoint and stops; --resume continues, without RUN the run that was stopped last.)");
   command.callback([arguments, resume] {
     refuse_empty(*resume, arguments->resume);
     train(*arguments);
@@ -236,15 +243,17 @@ Open the file at ui.perfetto.dev or in chrome://tracing. Every tenth step shows 
 }
 
 void add_runs(Command& program) {
-  auto json = std::make_shared<bool>(false);
+  auto shown = std::make_shared<Shown>();
   auto& runs = program.command("runs", "List the runs of this machine", kRuns);
-  runs.json_flag(*json);
+  runs.json_flag(shown->json);
+  add_watch_flag(runs, *shown);
   runs.footer(R"(Examples:
   $ thinpipe runs
+  $ thinpipe runs --watch                       # redraws every second
   $ THINPIPE_DATA_DIR=/big/disk thinpipe runs   # in another data folder
 Prints one line per run, the newest last: name, step, loss, validation loss, corpus, time of the
-last step, size and state.)");
-  runs.callback([json] { list_runs(*json); });
+last step, size and state; of a running one also the time left.)");
+  runs.callback([shown] { list_runs(*shown); });
 
   auto run = std::make_shared<std::string>();
   const auto add = [&](const std::string& name, const char* help, const char* effect, auto action) -> Command& {
@@ -256,14 +265,16 @@ last step, size and state.)");
     command.callback(action);
     return command;
   };
-  add("show", "Show what a run is and how far it has got",
-      "Prints the run's folder, model, progress, checkpoints and weights. The run need not be running.",
-      [run, json] { show_run(*run, *json); })
-      .json_flag(*json);
-  add("status", "Show how a running run is doing",
-      "Asks the run's coordinator: the step, who holds which stage, the links, the latest events.",
-      [run, json] { print_status(*run, *json); })
-      .json_flag(*json);
+  auto& show = add("show", "Show what a run is and how far it has got",
+                   "Prints the run's folder, model, progress, checkpoints and weights. The run need not be running.",
+                   [run, shown] { show_run(*run, *shown); });
+  auto& status = add("status", "Show how a running run is doing",
+                     "Asks the run's coordinator: the step, who holds which stage, the links, the latest events.",
+                     [run, shown] { print_status(*run, *shown); });
+  for (auto* command : {&show, &status}) {
+    command->json_flag(shown->json);
+    add_watch_flag(*command, *shown);
+  }
   add("pause", "Pause a run after its current step", "Its machines stay in the run and wait for `thinpipe resume`.",
       [run] { pause_run(*run); });
   add("resume", "Continue a paused run",
@@ -745,6 +756,7 @@ void add_commands(Command& program) {
 Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-all` or
 `man thinpipe` for everything.)");
   add_train(program);
+  add_init(program, kTrain);
   add_plan(program);
   add_config(program);
   add_serve(program);
@@ -753,6 +765,8 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
   add_launch(program);
   add_runs(program);
   add_dashboard(program);
+  add_metrics(program, kRuns);
+  add_clean(program, kRuns);
   add_generate(program);
   add_eval(program);
   add_export(program);

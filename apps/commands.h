@@ -19,6 +19,10 @@ struct HostArguments;
 void add_host_options(Command& command, HostArguments& arguments);
 // Declares `launch`.
 void add_launch(Command& program);
+// These stand in command_line_more.cc. `group`: the title under which help lists them.
+void add_init(Command& program, const std::string& group);
+void add_metrics(Command& program, const std::string& group);
+void add_clean(Command& program, const std::string& group);
 
 // Thrown by a command that has printed all there is to say and ends with this code.
 struct ExitWith {
@@ -29,10 +33,16 @@ struct NeedsTorch {};
 
 // ---- without libtorch ----
 
-void list_runs(bool json);
-void show_run(const std::string& run, bool json);
+// json: also as JSON. watch: again every second, until ctrl-C.
+struct Shown {
+  bool json = false;
+  bool watch = false;
+};
+void list_runs(const Shown& shown);
+void show_run(const std::string& run, const Shown& shown);
 void remove_run(const std::string& run, bool yes);
-void print_status(const std::string& run, bool json);
+void clean(bool yes);
+void print_status(const std::string& run, const Shown& shown);
 void pause_run(const std::string& run);
 void resume_run(const std::string& run);
 
@@ -45,6 +55,12 @@ struct DashboardArguments {
 void dashboard(const DashboardArguments& arguments);
 void report(const std::string& run, const std::string& out);
 void trace(const std::string& run, const std::string& out);
+struct MetricsArguments {
+  std::string run;
+  std::string format;
+  std::string out;
+};
+void export_metrics(const MetricsArguments& arguments);
 
 struct InviteArguments {
   std::string run;
@@ -121,12 +137,26 @@ struct TrainArguments {
   std::string run_dir;
   std::string name;
   std::string resume;  // a run; empty: start a new one
+  std::string from;    // a run or a checkpoint of one, whose weights a new run begins with
+  std::string step;    // of that run; empty: the last
   bool in_process = false;
   HostArguments on;
   std::string dashboard = "127.0.0.1";
   bool open = false;
 };
 void train(const TrainArguments& arguments);
+
+// Empty: it asks.
+struct InitArguments {
+  std::string file = "thinpipe.toml";
+  std::string text;
+  std::string machines;
+  std::string line;
+  std::string time;
+  std::string purpose;
+  bool force = false;
+};
+void init(const InitArguments& arguments);
 
 struct PlanArguments {
   std::string config;

@@ -26,6 +26,7 @@
 #include "run_folders.h"
 #include "run_summary.h"
 #include "store/checkpoints.h"
+#include "watch.h"
 
 namespace thinpipe {
 namespace {
@@ -125,7 +126,8 @@ void print_joined(const JoinedFolder& run) {
 
 }  // namespace
 
-void list_runs(bool json) {
+void list_runs(const Shown& shown) {
+  if (shown.watch) return watch([&] { list_runs({.json = shown.json}); });
   const auto runs = known_runs();
   const auto joined = joined_runs();
   if (runs.empty() && joined.empty()) fmt::print("no runs yet; `thinpipe train` starts one\n");
@@ -145,10 +147,11 @@ void list_runs(bool json) {
     print_joined(run);
     list.push_back(json_of(run));
   }
-  if (json) fmt::print("{}\n", list.dump());
+  if (shown.json) fmt::print("{}\n", list.dump());
 }
 
-void show_run(const std::string& name, bool json) {
+void show_run(const std::string& name, const Shown& shown) {
+  if (shown.watch) return watch([&] { show_run(name, {.json = shown.json}); });
   const auto run = find_run(name).take();
   const auto config = load_config(run / "config.toml");
   const auto summary = summary_of(run);
@@ -174,7 +177,7 @@ void show_run(const std::string& name, bool json) {
                format_size(std::filesystem::file_size(run / "model.safetensors")));
   }
   fmt::print("size: {}\n", format_size(summary.bytes));
-  if (!json) return;
+  if (!shown.json) return;
   auto object = json_of(summary);
   object["checkpoints"] = steps;
   fmt::print("{}\n", object.dump());
@@ -251,15 +254,16 @@ nlohmann::ordered_json print_links(const control::RunStatus& status) {
 
 namespace {
 
-// validation_loss: as the run's files have it, if they are here.
+// validation_loss, left_s: as the run's files have it, if they are here.
 void print_status(const control::RunStatus& status, int64_t stages, const std::optional<double>& validation_loss,
-                  const nlohmann::ordered_json& more, bool json) {
+                  const std::optional<double>& left_s, const nlohmann::ordered_json& more, bool json) {
   fmt::print("{}: step {}/{}, epoch {}; {}\n", one_line(status.phase()), status.step(), status.steps(), status.epoch(),
              one_line(status.why()));
   if (status.paused() && status.phase() != "paused") fmt::print("the run is paused\n");
   if (status.step() > 0)
     fmt::print("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
   if (validation_loss) fmt::print("validation loss {:.4f}\n", *validation_loss);
+  if (left_s) fmt::print("time left: about {}\n", left_text(*left_s));
   fmt::print("last checkpoint: {}\n",
              status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
   const auto members = print_members(status, stages);
@@ -291,24 +295,26 @@ void print_joined_status(const JoinedFolder& run, bool json) {
   // Comes from somebody else: more stages than anybody has would fill the screen.
   const auto stages = std::clamp<int64_t>(run.joined.stages, 0, kMostShownStages);
   const auto loss = status.validation_loss() > 0 ? std::optional(status.validation_loss()) : std::nullopt;
-  print_status(status, stages, loss, {{"validation_loss", loss ? nlohmann::ordered_json(*loss) : nullptr}}, json);
+  print_status(status, stages, loss, {}, {{"validation_loss", loss ? nlohmann::ordered_json(*loss) : nullptr}}, json);
 }
 
 }  // namespace
 
-void print_status(const std::string& name, bool json) {
+void print_status(const std::string& name, const Shown& shown) {
+  if (shown.watch) return watch([&] { print_status(name, {.json = shown.json}); });
   // A run of this machine comes first, also where no name is given.
   const auto own = find_run(name);
   if (!own) {
-    if (const auto joined = find_joined_run(name)) return print_joined_status(*joined, json);
+    if (const auto joined = find_joined_run(name)) return print_joined_status(*joined, shown.json);
   }
   const auto run = find_run(name).take();
   control::RunStatus status;
   call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
   const auto summary = summary_of(run);
   fmt::print("run: {}\n", run.string());
-  print_status(status, load_config(run / "config.toml").pipeline.stages, summary.validation_loss,
-               {{"validation_loss", json_of(summary)["validation_loss"]}}, json);
+  print_status(status, load_config(run / "config.toml").pipeline.stages, summary.validation_loss, summary.left_s,
+               {{"validation_loss", json_of(summary)["validation_loss"]}, {"eta_s", json_of(summary)["eta_s"]}},
+               shown.json);
 }
 
 void pause_run(const std::string& run) { send_control(run, control::ControlRequest::PAUSE); }

@@ -17,6 +17,7 @@ struct RunSummary {
   std::string fault;  // why the rest is not known; otherwise empty
   int64_t step = 0, steps = 0;
   std::optional<double> loss, validation_loss;  // the last ones; NaN if not finite
+  std::optional<double> left_s;                 // of a running one: for its other steps, at the speed of the last
   std::string corpus;
   std::string changed;  // when it last made a step, or was made: "2026-01-31 17:05", local time
   uint64_t bytes = 0;   // of all its files
@@ -25,8 +26,10 @@ struct RunSummary {
 // Never throws: a damaged run has a fault.
 RunSummary summary_of(const std::filesystem::path& run);
 
-// "step 108/120  loss 3.8048  validation 3.9012"
+// "step 108/120  loss 3.8048  validation 3.9012  ETA 21s"
 std::string progress_text(const RunSummary& run);
 nlohmann::ordered_json json_of(const RunSummary& run);
+// "21s", "1h5m"
+std::string left_text(double left_s);
 
 }  // namespace thinpipe

@@ -118,7 +118,9 @@ void serve(const ServeArguments& arguments) {
       // Checks that the changed run can be served before it is changed.
       const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
       (void)corpus_of_run(folder, wanted.data, data_dir());
-      change_run(folder, arguments.overrides);
+      if (const auto changed = change_run(folder, arguments.overrides); !changed.note.empty()) {
+        fmt::print("{}\n", changed.note);
+      }
     }
   } else {
     // Machines have real links between them, so none is emulated by default.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "after_training.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/units.h"
@@ -32,6 +33,7 @@
 #include "run_folders.h"
 #include "store/safetensors.h"
 #include "text/prepare.h"
+#include "train_from.h"
 
 namespace thinpipe {
 namespace {
@@ -68,16 +70,22 @@ void refuse_unnamed_config(const std::string& path) {
       fmt::format("{} is a config: rename it to {}.toml; other names stand for text to train on", path, path));
 }
 
-// The arguments with which the default model trains on the text that they name.
-TrainArguments for_text(TrainArguments arguments, bool live) {
+// The arguments with a text in the place of the config: --set data.corpus says the same.
+TrainArguments with_text(TrainArguments arguments) {
   refuse_unnamed_config(arguments.config);
   if (sets(arguments.overrides, "data.corpus")) {
     throw UserError(
         fmt::format("--set data.corpus: {} is the text to train on already; give one of the two", arguments.config));
   }
-  auto& overrides = arguments.overrides;
-  overrides.push_back("data.corpus=" + toml_text(arguments.config));
+  arguments.overrides.push_back("data.corpus=" + toml_text(arguments.config));
   arguments.config.clear();
+  return arguments;
+}
+
+// The arguments with which the default model trains on the text that they name.
+TrainArguments for_text(const TrainArguments& given, bool live) {
+  auto arguments = with_text(given);
+  auto& overrides = arguments.overrides;
   if (sets(overrides, "data.vocab") || sets(overrides, "data.tokenizer")) return arguments;
   const auto data = parse_config("", "the command line", overrides_in(arguments)).data;
   const auto vocab = [&] {
@@ -165,6 +173,10 @@ void conclude(const RunConfig& config, const PreparedCorpus& corpus, const std::
   }
   fmt::print("validation loss {:.4f} nats/token; unigram entropy {:.4f}\n", validation_loss,
              corpus.manifest.train_unigram_entropy);
+  std::fflush(stdout);
+  fmt::print("{}\n", sample_line(folder, corpus));
+  std::error_code ignored;
+  fmt::print("{}", next_commands(folder, config, std::filesystem::exists(folder / "run.sqlite", ignored)));
 }
 
 std::filesystem::path folder_of_config(const TrainArguments& arguments) {
@@ -268,7 +280,37 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
     return corpus_of_run(folder, wanted.data, data_dir(), std::ref(line));
   }();
   const CorpusBatches checked(corpus, wanted.train);
-  return train_as_processes(folder, change_run(folder, overrides), corpus, live, wish_in(arguments), remote);
+  const auto changed = change_run(folder, overrides);
+  if (!changed.note.empty()) fmt::print("{}\n", changed.note);
+  return train_as_processes(folder, changed.config, corpus, live, wish_in(arguments), remote);
+}
+
+// A new run with the weights of another one.
+int begin_from(const TrainArguments& given, bool live) {
+  if (!given.resume.empty()) {
+    throw UserError("--from begins a new run and --resume continues one: leave one of them out");
+  }
+  if (given.in_process) {
+    throw UserError("--from begins with a checkpoint, and --in-process has none: leave one of them out");
+  }
+  const auto remote = hosts_in(given.on);
+  const auto arguments = is_text(given.config) ? with_text(given) : given;
+  const auto run = [&] {
+    const SystemClock clock;
+    PrepareLine line(stdout, live, clock);
+    return run_from(arguments.from, arguments.step, arguments.config, overrides_in(arguments), std::ref(line));
+  }();
+  check_boundary(run.config);
+  require_hosts(remote, arguments.on, run.config);
+  if (remote.hosts.empty()) {
+    device_of(run.config.train);
+    refuse_if_too_large(run.config, false);
+  }
+  const CorpusBatches checked(run.corpus, run.config.train);
+  const auto folder = begin_with_weights(run, folder_for_new_run(arguments.name, arguments.run_dir).take());
+  fmt::print("weights: from {}; the optimizer's moments begin at zero, the learning rate with its warm-up\n",
+             run.model.title);
+  return train_as_processes(folder, load_config(folder / "config.toml"), run.corpus, live, wish_in(arguments), remote);
 }
 
 }  // namespace
@@ -280,6 +322,8 @@ void train(const TrainArguments& arguments) {
   if (!hosts.hosts.empty() && arguments.in_process) {
     throw UserError("--in-process runs on this machine: leave it out, or --hosts and --host");
   }
+  if (!arguments.from.empty()) throw ExitWith{begin_from(arguments, live)};
+  if (!arguments.step.empty()) throw UserError("--step is for --from: it says which checkpoint of that run");
   if (arguments.resume.empty()) {
     if (is_text(arguments.config)) return train(for_text(arguments, live));
     const auto config = config_from(arguments);
@@ -296,7 +340,12 @@ void train(const TrainArguments& arguments) {
   }
   const auto folder = find_run_to_resume(arguments.resume).take();
   const auto outcome = read_outcome(folder);
-  if (outcome && outcome.value().complete) throw UserError(fmt::format("{}: this run is complete", folder.string()));
+  if (outcome && outcome.value().complete && !sets(overrides_in(arguments), "train.steps")) {
+    throw UserError(
+        fmt::format("{0}: this run is complete after {1} steps; --steps N with more of them trains it "
+                    "longer, --from {0} begins a new run with its weights",
+                    folder.string(), outcome.value().step));
+  }
   // A log without a store: it was run in one process, and resuming would overwrite what it left.
   std::error_code ignored;
   if (!std::filesystem::exists(folder / "run.sqlite", ignored) &&
