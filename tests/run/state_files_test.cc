@@ -112,8 +112,7 @@ class InterruptedSave {
 
   void save(int64_t step) {
     run_.step(trained_++);
-    std::vector<std::string> units;
-    for (const auto& unit : run_.worker(0).state()) units.push_back(unit.unit);
+    const std::vector<std::string> units{run_.worker(0).state().front().unit};
     control::Save order;
     order.set_step(step);
     order.set_generation(static_cast<uint64_t>(step));

@@ -306,7 +306,9 @@ Result<std::string> SimCoordinator::join(const std::string& token, const std::st
   const auto enrolled = TRY(admission_->enrol(invite, request));
   TRY(desk_->check_peer(enrolled.peer));
   auto& used = invites_[token];
-  used.peers.insert(enrolled.peer);
+  const bool known = std::any_of(invites_.begin(), invites_.end(),
+                                 [&](const auto& one) { return one.second.peers.contains(enrolled.peer); });
+  if (!known) used.peers.insert(enrolled.peer);
   if (used.peers.size() > used.uses) throw Violation("an invite has brought in more peers than it has uses");
   return enrolled.peer;
 }
@@ -458,7 +460,11 @@ void SimCoordinator::check_form(SessionId session, const control::Form& form) {
 void SimCoordinator::observe() {
   if (!is_up()) return;
   observe_rows();
-  if (const auto step = status().manifest_step(); step != manifest_step_) {
+  const auto now = status();
+  for (const auto& member : now.members()) {
+    if (member.has_seat()) world_.note_seat(member.peer(), member.seat().stage());
+  }
+  if (const auto step = now.manifest_step(); step != manifest_step_) {
     manifest_step_ = step;
     if (manifest_step_ >= 0) check_checkpoint(manifest_step_);
   }

@@ -308,7 +308,6 @@ void SimWorker::link_up(TimePoint since) {
   if (linked(previous_) && linked(next_)) {
     previous_life_ = world_.life_of(previous_);
     next_life_ = world_.life_of(next_);
-    held.insert(stage_);
     if (lie_ == Lie::kPackets) flood_neighbours();
     return finish(control::Formed());
   }

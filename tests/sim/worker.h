@@ -78,7 +78,7 @@ class SimWorker {
   void trouble_until(TimePoint time) { troubled_ = std::max(troubled_, time); }
   TimePoint troubled() const { return troubled_; }
 
-  std::set<int64_t> held;  // stages that it has ever held
+  std::set<int64_t> held;  // stages of which it has ever had a seat
   TimePoint away_until{};
   bool revoked = false, left = false;
   int route = 0;  // which coordinator it dials

@@ -378,6 +378,10 @@ void World::to_neighbour(const SimWorker& from, const std::string& to, SimWorker
 
 // ---- what must hold ----
 
+void World::note_seat(const std::string& peer, int64_t stage) {
+  if (auto* worker = worker_named(peer)) worker->held.insert(stage);
+}
+
 void World::expect(SimWorker::At at, int64_t step, const History& history) {
   expected_[{at.revision, at.epoch, step}] = history.states(step);
 }

@@ -117,6 +117,8 @@ class World {
 
   // ---- what must hold ----
 
+  // That worker has had a seat of that stage: it may be believed that it has the state.
+  void note_seat(const std::string& peer, int64_t stage);
   // The states with which the stages of that epoch work on that step.
   void expect(SimWorker::At at, int64_t step, const History& history);
   const UnitStates* expected(SimWorker::At at, int64_t step) const;
