@@ -126,7 +126,7 @@ void World::happen_to_coordinator(const PlannedFault& fault, SimCoordinator& coo
 void World::storm(SimCoordinator& coordinator, TimePoint end, uint64_t networks) {
   if (now() >= end) return;
   if (can_call(coordinator)) {
-    coordinator.stranger(fmt::format("192.168.0.{}:{}", dice_.below(networks), dice_.below(60000)));
+    coordinator.stranger(fmt::format("192.168.0.{}:{}", dice_.below(networks), 1024 + dice_.below(60000)));
   }
   events_.after(milliseconds(20), [this, &coordinator, end, networks] { storm(coordinator, end, networks); });
 }
