@@ -64,7 +64,6 @@ void add_train(Command& program) {
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
   $ thinpipe train book.txt                     # the same model on your text, or a folder of texts
-  $ thinpipe train my.toml --hosts hosts.txt    # on machines that you reach with ssh
   $ thinpipe train --resume first-try --steps 400   # train a run longer, also a complete one
   $ thinpipe train more.txt --from first-try    # a new run with its weights, on other text
 Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -13,6 +14,7 @@ namespace thinpipe {
 namespace {
 
 constexpr auto kLinePatience = std::chrono::seconds(2);
+constexpr auto kInvitePatience = std::chrono::seconds(10);
 
 grpc::ChannelArguments channel_arguments() {
   prepare_grpc();
@@ -73,6 +75,21 @@ void CoordinatorLine::hang_up() {
 }
 
 std::string CoordinatorLine::where() const { return fmt::format("{}", fmt::join(access_.addresses, " or ")); }
+
+Result<std::string> make_invite(CoordinatorLine& line, int64_t uses, std::chrono::seconds life,
+                                const std::string& note) {
+  control::InviteRequest request;
+  request.set_what(control::InviteRequest::CREATE);
+  request.set_uses(uses);
+  request.set_lifetime_s(life.count());
+  request.set_note(note);
+  control::InviteReply reply;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kInvitePatience);
+  const auto status = line.stub()->Invite(&context, request, &reply);
+  if (!status.ok()) return Error{status.error_message()};
+  return reply.text();
+}
 
 std::shared_ptr<grpc::Channel> strangers_channel(const std::string& address, const std::string& ca_pem) {
   return grpc::CreateCustomChannel(address, tls_channel_without_identity(ca_pem), channel_arguments());

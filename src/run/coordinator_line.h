@@ -2,6 +2,7 @@
 // the coordinator has a separate line, so that none waits behind another's data.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -41,6 +42,10 @@ class CoordinatorLine {
   std::shared_ptr<grpc::Channel> channel_;
   std::shared_ptr<control::Coordinator::Stub> stub_;
 };
+
+// Makes an invite and returns its text. The caller is an operator.
+Result<std::string> make_invite(CoordinatorLine& line, int64_t uses, std::chrono::seconds life,
+                                const std::string& note);
 
 // A channel to the coordinator of an invite, for Join only: the caller shows no certificate.
 std::shared_ptr<grpc::Channel> strangers_channel(const std::string& address, const std::string& ca_pem);

@@ -17,25 +17,15 @@
 namespace thinpipe {
 namespace {
 
-constexpr auto kInvitePatience = std::chrono::seconds(30);
-constexpr int64_t kInviteLife_s = 24 * 3600;
+constexpr auto kInviteLife = std::chrono::hours(24);
 constexpr int kMostHostRestarts = 10;
 
 // An invite that lets one machine in, by the address for this machine.
 Result<std::string> own_invite(const std::filesystem::path& run_folder) {
   const auto place = TRY(read_coordinator_place(run_folder));
   CoordinatorLine line(operator_access(run_folder, place.address));
-  control::InviteRequest request;
-  request.set_what(control::InviteRequest::CREATE);
-  request.set_uses(1);
-  request.set_lifetime_s(kInviteLife_s);
-  request.set_note("serve --join");
-  control::InviteReply reply;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kInvitePatience);
-  const auto status = line.stub()->Invite(&context, request, &reply);
-  if (!status.ok()) return Error{status.error_message()};
-  auto invite = TRY(parse_invite(reply.text()));
+  const auto text = TRY(make_invite(line, 1, kInviteLife, "serve --join"));
+  auto invite = TRY(parse_invite(text));
   invite.addresses = {place.address};
   return to_text(invite);
 }

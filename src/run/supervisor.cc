@@ -34,7 +34,7 @@ constexpr int kMostRestarts = 10;
 constexpr Duration kFarewell = std::chrono::seconds(2);
 constexpr Duration kRemoteFarewell = std::chrono::seconds(10);
 // Of the invite that the hosts get. A machine that has joined comes back without one.
-constexpr int64_t kInviteLife_s = 30LL * 24 * 3600;
+constexpr auto kHostInviteLife = std::chrono::hours(30 * 24);
 
 // The coordinator's events to show to the person; all events are in the run's store.
 const std::set<std::string> kShownEvents = {"evaluated", "rollback",    "skipped", "refused",
@@ -100,16 +100,9 @@ class Supervisor {
 
   void tend_remote() {
     if (!remote_->started()) {
-      control::InviteRequest request;
-      request.set_what(control::InviteRequest::CREATE);
-      request.set_uses(slots_of(run_.remote.hosts));
-      request.set_lifetime_s(kInviteLife_s);
-      request.set_note("train --hosts");
-      grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
-      control::InviteReply reply;
-      if (!line_->stub()->Invite(&context, request, &reply).ok()) return;  // it may be restarting
-      remote_->start(reply.text());
+      const auto invite = make_invite(*line_, slots_of(run_.remote.hosts), kHostInviteLife, "train --hosts");
+      if (!invite) return;  // it may be restarting
+      remote_->start(invite.value());
     }
     for (const auto& text : remote_->tend(stop_asked_)) note(text);
   }
