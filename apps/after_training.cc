@@ -71,14 +71,16 @@ std::string sample_of(const std::filesystem::path& run, const PreparedCorpus& co
   }
   text += stream.finish();
   const auto begin = tokenizer.decode(prompt).take();
-  return fmt::format("sample: {} ...{}", one_line(begin), one_line(text));
+  return fmt::format("{} ...{}", one_line(begin), one_line(text));
 }
 
 }  // namespace
 
 std::string sample_line(const std::filesystem::path& run, const PreparedCorpus& corpus) {
   try {
-    return sample_of(run, corpus);
+    const auto sample = sample_of(run, corpus);
+    write_file_atomically(run / "sample.txt", sample + "\n").take();
+    return fmt::format("sample: {}", sample);
   } catch (const std::exception& error) {
     return fmt::format("no sample: {}", one_line(error.what()));
   }

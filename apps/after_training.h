@@ -10,7 +10,7 @@
 namespace thinpipe {
 
 // One line: how the model of this run continues the first words of the validation text, or why there is no sample.
-// Never throws, because the run is complete without it.
+// Keeps the sample as sample.txt in the run's folder, for its report. Never throws: the run is complete without it.
 std::string sample_line(const std::filesystem::path& run, const PreparedCorpus& corpus);
 
 // The commands that are worth trying now, one per line. resumable: the run has checkpoints.

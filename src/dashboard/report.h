@@ -6,7 +6,8 @@
 
 namespace thinpipe {
 
-// HTML with everything inside: what was trained, its curves as SVG, bytes, where the time went, events, config. Throws
+// HTML with everything inside: what was trained, its curves as SVG, bytes, a sample of its text, where the time went,
+// events, config. Throws
 // UserError if the folder holds no run.
 std::string run_report(const std::filesystem::path& run_folder);
 

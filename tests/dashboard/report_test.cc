@@ -23,6 +23,16 @@ TEST(RunReport, HoldsCurvesAndNoScript) {
   EXPECT_EQ(text.find("http://"), text.find("http://www.w3.org/2000/svg"));
 }
 
+TEST(RunReport, WithASampleOfText_ShowsItEscaped) {
+  const MadeUpRun run;
+  run.add_steps(1, 4);
+  EXPECT_EQ(run_report(run.folder()).find("sample of text"), std::string::npos);
+  run.append("sample.txt", "In the <b>beginning</b>\n");
+  const auto text = run_report(run.folder());
+  EXPECT_NE(text.find("sample of text"), std::string::npos);
+  EXPECT_NE(text.find("In the &lt;b&gt;beginning"), std::string::npos);
+}
+
 TEST(RunReport, OfARunWithoutSteps_SaysSo) {
   const MadeUpRun run;
   EXPECT_NE(run_report(run.folder()).find("No step was committed"), std::string::npos);
