@@ -51,6 +51,7 @@ int write_file(sqlite3_file* file, const void* from, int amount, sqlite3_int64 o
   if (is_dead(open)) return SQLITE_IOERR_WRITE;
   bool half = false;
   const int code = open.disk->next_write(half);
+  if (code != SQLITE_OK) open.file->given_up = open.file->unsynced.size() + (half ? 1 : 0);
   if (code != SQLITE_OK && !half) return code;
   std::string part(static_cast<const char*>(from), static_cast<size_t>(half ? amount / 2 : amount));
   put(open.file->bytes, static_cast<size_t>(offset), part);
@@ -72,10 +73,14 @@ int sync_file(sqlite3_file* file, int) {
   auto& open = of(file);
   if (is_dead(open)) return SQLITE_IOERR_FSYNC;
   bool half = false;
-  if (open.disk->next_write(half) != SQLITE_OK) return SQLITE_IOERR_FSYNC;
+  if (open.disk->next_write(half) != SQLITE_OK) {
+    open.file->given_up = open.file->unsynced.size();
+    return SQLITE_IOERR_FSYNC;
+  }
   for (const auto& [offset, part] : open.file->unsynced) put(open.file->synced, offset, part);
   if (open.file->cut) open.file->synced = open.file->bytes;
   open.file->unsynced.clear();
+  open.file->given_up = 0;
   open.file->cut = false;
   return SQLITE_OK;
 }
@@ -225,6 +230,7 @@ void SqliteDisk::lose_power(const std::string& prefix, Dice& dice) {
       put(file->synced, offset, part.substr(0, whole));
     }
     file->unsynced.clear();
+    file->given_up = 0;
     file->cut = false;
     file->bytes = file->synced;
   }
@@ -244,7 +250,7 @@ void SqliteDisk::copy(const std::string& from_prefix, const std::string& to_pref
 bool SqliteDisk::log_is_synced(const std::string& prefix) const {
   return std::all_of(files_.begin(), files_.end(), [&](const auto& entry) {
     return !entry.first.starts_with(prefix) || !entry.first.ends_with("-wal") ||
-           (entry.second->unsynced.empty() && !entry.second->cut);
+           (entry.second->unsynced.size() == entry.second->given_up && !entry.second->cut);
   });
 }
 

@@ -21,6 +21,7 @@ struct StoredFile {
   std::string bytes;                                     // what a reader sees
   std::string synced;                                    // what is on the disk for certain
   std::vector<std::pair<size_t, std::string>> unsynced;  // writes since: offset and bytes
+  size_t given_up = 0;                                   // the first so many of them are of transactions that failed
   bool cut = false;                                      // shortened since
   int owner = -1;                                        // the process that has locked it; -1: nobody
 };
