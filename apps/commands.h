@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/pick_options.h"
+#include "run/guest.h"
 
 namespace thinpipe {
 
@@ -14,6 +15,10 @@ class Command;
 
 // Declares all commands.
 void add_commands(Command& program);
+// Those of service_command.cc, in that group of the help.
+void add_service(Command& program, const std::string& group);
+// What the owner of this machine allows: options of join, train and service.
+void add_guest_options(Command& command, GuestOptions& options, bool train);
 
 // Thrown by a command that has printed all there is to say and ends with this code.
 struct ExitWith {
@@ -96,6 +101,7 @@ struct TrainArguments {
   bool in_process = false;
   std::string dashboard = "127.0.0.1";
   bool open = false;
+  GuestOptions guest;
 };
 void train(const TrainArguments& arguments);
 
@@ -134,6 +140,7 @@ struct JoinArguments {
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool check_only = false;
+  GuestOptions guest;
 };
 void join(const JoinArguments& arguments);
 // For the run of that invite, else for that config, else for the default model.

@@ -22,8 +22,11 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "net/addresses.h"
+#include "net/capped_lines.h"
 #include "pipeline/progress.h"
+#include "run/guest_run.h"
 #include "run/join.h"
+#include "run/presence.h"
 #include "run/worker/worker.h"
 
 namespace thinpipe {
@@ -171,6 +174,39 @@ void show_download(uint64_t have, uint64_t all) {
   std::fflush(stdout);
 }
 
+void refuse_to_listen_with_caps(const GuestLimits& limits, const JoinArguments& arguments) {
+  if (!limits.caps_the_line() || (arguments.listen.empty() && arguments.announce.empty())) return;
+  throw UserError(
+      "--max-upload, --max-download: a machine with a cap dials its neighbours and is not dialled; leave out --listen "
+      "and --announce");
+}
+
+// The lines of a machine whose owner caps them, and the ways through them to the coordinator.
+class CappedJoin {
+ public:
+  CappedJoin(const GuestLimits& limits, CoordinatorAccess& access) {
+    if (!limits.caps_the_line()) return;
+    lines_ = std::make_unique<CappedLines>(LineCaps{limits.max_upload_bits_per_s, limits.max_download_bits_per_s});
+    for (const auto& address : access.addresses) {
+      ways_.push_back(lines_->way_to(address).take());
+      access.dialled.push_back(ways_.back()->address());
+    }
+  }
+  CappedLines* lines() const { return lines_.get(); }
+
+ private:
+  std::unique_ptr<CappedLines> lines_;
+  std::vector<std::unique_ptr<CappedLines::Way>> ways_;  // of the coordinator's addresses; before the lines end
+};
+
+// For the person, and for `thinpipe status`.
+void tell(const std::filesystem::path& folder, const std::string& text) {
+  (void)write_presence(folder, text);
+  if (text == kTakesPart) return;
+  above_live_line([&] { fmt::print("{}\n", text); });
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 void join(const JoinArguments& arguments) {
@@ -178,6 +214,9 @@ void join(const JoinArguments& arguments) {
   const auto invite = read_invite(arguments.invite);
   for (const auto& address : arguments.announce) check_address(address).take();
   const auto folder = join_folder(invite.run);
+  const auto guest = merged_guest_options(folder, arguments.guest).take();
+  const auto limits = limits_of(guest).take();
+  refuse_to_listen_with_caps(limits, arguments);
   // A mere check may run beside a join.
   const auto lock = arguments.check_only ? Fd() : lock_folder(folder).take();
   if (!lock && !arguments.check_only) {
@@ -186,32 +225,41 @@ void join(const JoinArguments& arguments) {
         "second one a folder of its own with THINPIPE_DATA_DIR",
         folder.string()));
   }
+  be_nice(limits.nice);
   auto access = earlier_access(invite);
   std::optional<JoinLook> seen;
   JoinChecks checks;
   if (!access || arguments.check_only) {
     seen = look(invite);
     fmt::print("run {}: {}\n", invite.run.substr(0, 8), seen->reply.why());
-    checks = check_machine(*seen, folder);
+    checks = check_machine(*seen, folder, limits);
     refuse_if_unfit(checks.checks);
     if (arguments.check_only) return;
     access = enrol(invite, seen->address, arguments.name.empty() ? default_name() : arguments.name);
   }
   fmt::print("joined as {}\n", access->peer);
   std::fflush(stdout);
+  keep_guest_options(folder, guest).take();
+  CappedJoin capped(limits, *access);
   WorkerOptions options;
   options.coordinator = *access;
+  options.lines = capped.lines();
+  options.most_threads = limits.threads;
   options.folder = folder;
   options.listen = arguments.listen;
-  if (options.listen.empty()) options.listen = {any_address()};
+  if (options.listen.empty()) options.listen = {options.lines != nullptr ? "127.0.0.1" : any_address()};
   options.announce = arguments.announce;
-  options.machine = checks.machine;
-  options.leave = signals.token();
+  options.machine = within(checks.machine, limits);
   options.on_download = show_download;
   options.on_run = [&](const std::string& run, const RunConfig& config) {
+    refuse_if_no_stage_fits(config, limits);
     return std::make_shared<Watcher>(*access, run, config);
   };
-  run_worker(options).take();
+  const auto take_part = [&](const std::stop_token& leave) {
+    options.leave = leave;
+    run_worker(options).take();
+  };
+  take_part_with_breaks(limits, signals.token(), take_part, [&](const std::string& text) { tell(folder, text); });
   fmt::print("left the run; this machine's files are in {}\n", folder.string());
 }
 

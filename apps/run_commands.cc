@@ -20,6 +20,7 @@
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "joined_runs.h"
 #include "run/coordinator_line.h"
 #include "run/run_files.h"
 #include "run_folders.h"
@@ -200,6 +201,12 @@ nlohmann::ordered_json print_links(const control::RunStatus& status) {
 }  // namespace
 
 void print_status(const std::string& name, bool json) {
+  if (name.empty() && known_runs().empty()) {
+    const auto joined = print_joined_runs();
+    if (joined.empty()) (void)find_run(name).take();  // says that there is none
+    if (json) fmt::print("{}\n", nlohmann::ordered_json{{"joined", joined}}.dump());
+    return;
+  }
   const auto run = find_run(name).take();
   control::RunStatus status;
   call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
@@ -212,6 +219,8 @@ void print_status(const std::string& name, bool json) {
   if (summary.validation_loss) fmt::print("validation loss {:.4f}\n", *summary.validation_loss);
   fmt::print("last checkpoint: {}\n",
              status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
+  if (const auto guest = kept_guest_options(run); guest && !describe(guest.value()).empty())
+    fmt::print("limits on this machine: {}\n", describe(guest.value()));
   const auto members = print_members(status, load_config(run / "config.toml").pipeline.stages);
   const auto links = print_links(status);
   constexpr int kShownEvents = 8;
@@ -219,6 +228,7 @@ void print_status(const std::string& name, bool json) {
     const auto& event = status.events(i);
     fmt::print("  {} {}: {}\n", event.time(), event.kind(), event.text());
   }
+  const auto joined = name.empty() ? print_joined_runs() : nlohmann::ordered_json::array();
   if (!json) return;
   const nlohmann::ordered_json object = {{"phase", status.phase()},
                                          {"step", status.step()},
@@ -229,7 +239,8 @@ void print_status(const std::string& name, bool json) {
                                          {"manifest_step", status.manifest_step()},
                                          {"paused", status.paused()},
                                          {"members", members},
-                                         {"links", links}};
+                                         {"links", links},
+                                         {"joined", joined}};
   fmt::print("{}\n", object.dump());
 }
 

@@ -26,6 +26,7 @@
 #include "plan/memory_plan.h"
 #include "plan/preflight.h"
 #include "run/coordinator/serve.h"
+#include "run/guest_run.h"
 #include "run/run_changes.h"
 #include "run/supervisor.h"
 #include "run_folders.h"
@@ -106,11 +107,17 @@ DashboardWish wish_in(const TrainArguments& arguments) {
 }
 
 // A run that does not fit would be killed by the system again and again, and other programs with it.
-void refuse_if_too_large(const RunConfig& config, bool in_process) {
+void refuse_if_too_large(const RunConfig& config, bool in_process, const GuestLimits& limits) {
   if (config.train.device != "cpu") return;
-  const auto check =
-      check_memory_of_run(memory_of_run(config, config.data.vocab, in_process), available_memory_bytes());
+  const auto check = check_memory_of_run(memory_of_run(config, config.data.vocab, in_process), available_memory_bytes(),
+                                         limits.max_memory_bytes);
   if (check.verdict == Verdict::kRefusal) throw UserError(fmt::format("memory: {}; {}", check.text, check.remedy));
+}
+
+// All stages together, and the processes that serve them.
+void be_a_guest(const GuestLimits& limits) {
+  be_nice(limits.nice);
+  use_cores(limits.threads);
 }
 
 std::string model_line(const RunConfig& config) {
@@ -215,7 +222,7 @@ int64_t parameters_in(const std::filesystem::path& model) {
 
 // The exit code. The run may have been trained for a while before: that time counts too.
 int train_as_processes(const std::filesystem::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
-                       bool live, const DashboardWish& dashboard) {
+                       bool live, const DashboardWish& dashboard, const GuestLimits& limits) {
   const auto before = trained_time(folder / "timing.jsonl");
   introduce(config, corpus, folder);
   fmt::print("stages: {} process(es), links of {} with {} delay\n", config.pipeline.stages, config.link.rate,
@@ -224,7 +231,7 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
   const SystemClock clock;
   const auto start = clock.now();
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  const auto end = run_locally({program, folder, config, live, stdout, dashboard}, clock);
+  const auto end = run_with_breaks({program, folder, config, live, stdout, dashboard}, limits, clock);
   if (end.complete) {
     conclude(config, corpus, folder, parameters_in(folder / "model.safetensors"), end.step,
              {before, clock.now() - start}, end.validation_loss);
@@ -235,15 +242,16 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
   return 130;
 }
 
-int begin(const TrainArguments& arguments, const RunConfig& config, bool live) {
+int begin(const TrainArguments& arguments, const RunConfig& config, const GuestLimits& limits, bool live) {
   const auto corpus = prepared(config, live);
   const CorpusBatches checked(corpus, config.train);  // refuses a corpus that is too short before the run begins
   require_table(arguments, config, corpus.vocab);
   auto folder = NewRunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), config).take();
   bring_table(folder.path(), config, folder_of_config(arguments)).take();
   const auto settled = settle_table(folder.path(), config, corpus).take();
+  keep_guest_options(folder.path(), arguments.guest).take();
   folder.keep();
-  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments));
+  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments), limits);
 }
 
 // Everything is checked before it is written into the run.
@@ -251,14 +259,18 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
   const auto overrides = overrides_in(arguments);
   const auto wanted = load_resumed_config(folder / "config.toml", overrides);
   device_of(wanted.train);
-  refuse_if_too_large(wanted, false);
+  const auto guest = merged_guest_options(folder, arguments.guest).take();
+  const auto limits = limits_of(guest).take();
+  be_a_guest(limits);
+  refuse_if_too_large(wanted, false, limits);
   const SystemClock clock;
   const auto corpus = [&] {
     PrepareLine line(stdout, live, clock);
     return corpus_of_run(folder, wanted.data, data_dir(), std::ref(line));
   }();
   const CorpusBatches checked(corpus, wanted.train);
-  return train_as_processes(folder, change_run(folder, overrides), corpus, live, wish_in(arguments));
+  keep_guest_options(folder, guest).take();
+  return train_as_processes(folder, change_run(folder, overrides), corpus, live, wish_in(arguments), limits);
 }
 
 }  // namespace
@@ -266,12 +278,17 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
 void train(const TrainArguments& arguments) {
   const bool live = ::isatty(STDOUT_FILENO) == 1;
   (void)wish_in(arguments);  // refuses a bad address before anything is prepared
+  const auto limits = limits_of(arguments.guest).take();
   if (arguments.resume.empty()) {
     if (is_text(arguments.config)) return train(for_text(arguments, live));
+    if (arguments.in_process && limits.may_leave()) {
+      throw UserError("--hours, --on-battery: a run with --in-process writes no checkpoints to leave with");
+    }
     const auto config = config_from(arguments);
-    refuse_if_too_large(config, arguments.in_process);
+    be_a_guest(limits);
+    refuse_if_too_large(config, arguments.in_process, limits);
     if (arguments.in_process) return train_here(arguments, config, live);
-    throw ExitWith{begin(arguments, config, live)};
+    throw ExitWith{begin(arguments, config, limits, live)};
   }
   if (!arguments.config.empty() || !arguments.run_dir.empty() || !arguments.name.empty() || arguments.in_process) {
     throw UserError(

@@ -57,6 +57,13 @@ Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
   });
 }
 
+std::filesystem::path join_folder(const std::string& run) {
+  // The name becomes a path.
+  const bool plain = !run.empty() && run.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!plain) throw UserError("this invite names a run in a way that no thinpipe does; ask for another one");
+  return data_dir() / "joined" / run;
+}
+
 std::string full_disk_advice(const std::filesystem::path& run_folder) {
   constexpr uint64_t kFullBelow = 1 << 20;
   std::error_code code;
