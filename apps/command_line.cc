@@ -33,6 +33,10 @@ void add_dashboard_options(Command& command, Arguments& arguments) {
   command.add_flag("--open", arguments.open, "open the dashboard in a browser");
 }
 
+void add_watch_flag(Command& command, Shown& shown) {
+  command.add_flag("--watch", shown.watch, "redraw every second, until ctrl-C");
+}
+
 // An option that may stand without a value takes an empty one for none.
 void refuse_empty(const CLI::Option& option, const std::string& value) {
   if (option.count() > 0 && value.empty())
@@ -51,16 +55,21 @@ void add_train(Command& program) {
   auto* resume = command.value("--resume", arguments->resume, kRun,
                                "resume this run; without RUN: the newest that is not complete");
   resume->expected(0, 1)->default_str(kNewest);
+  command.value("--from", arguments->from, kRun,
+                "begin a new run with the weights of this run, or of a checkpoint of one");
+  command.value("--step", arguments->step, kNumber, "with --from: of its checkpoint of this step; default: the last");
   command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
+  add_host_options(command, arguments->on);
   add_dashboard_options(command, *arguments);
   add_guest_options(command, arguments->guest, /*train=*/true);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
   $ thinpipe train book.txt                     # the same model on your text, or a folder of texts
-  $ thinpipe train my.toml --set optim.lr=0.01 --steps 100 --name first-try
-  $ thinpipe train --resume                     # resume the run that was stopped last
+  $ thinpipe train my.toml --hosts hosts.txt    # on machines that you reach with ssh
+  $ thinpipe train --resume first-try --steps 400   # train a run longer, also a complete one
+  $ thinpipe train more.txt --from first-try    # a new run with its weights, on other text
 Prepares the corpus once, trains, and leaves a run folder with the weights. Ctrl-C writes a
-checkpoint and stops; a second ctrl-C stops at once.)");
+checkpoint and stops; --resume continues, without RUN the run that was stopped last.)");
   command.callback([arguments, resume] {
     refuse_empty(*resume, arguments->resume);
     train(*arguments);
@@ -97,10 +106,11 @@ void add_serve(Command& program) {
                 "address to listen on (HOST or HOST:PORT); may be repeated; default: all interfaces");
   command.value("--announce", arguments->announce, kAddress,
                 "further address to put into invites, for example a forwarded port; may be repeated");
+  command.add_flag("--join", arguments->join, "this machine holds a stage too");
   command.add_flag("--local", arguments->local, "for train: nobody else joins")->group("");
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
-  $ thinpipe serve my.toml
+  $ thinpipe serve my.toml --join               # without --join this machine holds no stage
   $ thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700
   $ thinpipe serve --run 2026-01-31-17-05-09    # resume a run
   $ thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2
@@ -170,13 +180,20 @@ void add_join_and_doctor(Command& program) {
                      "address to listen on (HOST or HOST:PORT); may be repeated; default: all interfaces");
   join_command.value("--announce", arguments->announce, kAddress,
                      "further address that neighbours can dial, for example a forwarded port; may be repeated");
+  join_command.value(
+      "--wait", arguments->wait, {"TIME"},
+      "how long to wait for an organiser's machine that was stopped or does not answer: 30min, 2h; 0: end "
+      "when it is stopped");
   join_command.add_flag("--check", arguments->check_only, "only check whether this machine can take part");
+  join_command.add_flag("--leave-with-input", arguments->leave_with_input,
+                        "with -: the invite is the first line; leave at once when standard input ends");
   add_guest_options(join_command, arguments->guest, /*train=*/false);
   join_command.footer(R"(Examples:
   $ thinpipe join thinpipe-v1-...               # the line you were sent
   $ thinpipe join thinpipe-v1-... --check       # check first, do not join
   $ thinpipe join - < invite.txt                # hides the invite from other users of this machine
-Holds a stage until the run ends. Ctrl-C leaves after a checkpoint. docs/joining.md says what the
+Holds a stage until the run ends, and waits for its organiser's machine if that is stopped for a
+while. Ctrl-C leaves after a checkpoint. docs/joining.md says what the
 host of a run and its members can see and do.)");
   join_command.callback([arguments] { join(*arguments); });
 
@@ -228,15 +245,17 @@ Open the file at ui.perfetto.dev or in chrome://tracing. Every tenth step shows 
 }
 
 void add_runs(Command& program) {
-  auto json = std::make_shared<bool>(false);
+  auto shown = std::make_shared<Shown>();
   auto& runs = program.command("runs", "List the runs of this machine", kRuns);
-  runs.json_flag(*json);
+  runs.json_flag(shown->json);
+  add_watch_flag(runs, *shown);
   runs.footer(R"(Examples:
   $ thinpipe runs
+  $ thinpipe runs --watch                       # redraws every second
   $ THINPIPE_DATA_DIR=/big/disk thinpipe runs   # in another data folder
 Prints one line per run, the newest last: name, step, loss, validation loss, corpus, time of the
-last step, size and state.)");
-  runs.callback([json] { list_runs(*json); });
+last step, size and state; of a running one also the time left.)");
+  runs.callback([shown] { list_runs(*shown); });
 
   auto run = std::make_shared<std::string>();
   const auto add = [&](const std::string& name, const char* help, const char* effect, auto action) -> Command& {
@@ -248,14 +267,16 @@ last step, size and state.)");
     command.callback(action);
     return command;
   };
-  add("show", "Show what a run is and how far it has got",
-      "Prints the run's folder, model, progress, checkpoints and weights. The run need not be running.",
-      [run, json] { show_run(*run, *json); })
-      .json_flag(*json);
-  add("status", "Show how a running run is doing",
-      "Asks the run's coordinator: the step, who holds which stage, the links, the latest events.",
-      [run, json] { print_status(*run, *json); })
-      .json_flag(*json);
+  auto& show = add("show", "Show what a run is and how far it has got",
+                   "Prints the run's folder, model, progress, checkpoints and weights. The run need not be running.",
+                   [run, shown] { show_run(*run, *shown); });
+  auto& status = add("status", "Show how a running run is doing",
+                     "Asks the run's coordinator: the step, who holds which stage, the links, the latest events.",
+                     [run, shown] { print_status(*run, *shown); });
+  for (auto* command : {&show, &status}) {
+    command->json_flag(shown->json);
+    add_watch_flag(*command, *shown);
+  }
   add("pause", "Pause a run after its current step", "Its machines stay in the run and wait for `thinpipe resume`.",
       [run] { pause_run(*run); });
   add("resume", "Continue a paused run",
@@ -406,11 +427,14 @@ A corpus is prepared once, into the data folder. `thinpipe train` prepares it if
                 "encoding of the text; default: that of data.encoding");
   prepare.value("--invalid", prepare_arguments->invalid, one_of({"refuse", "replace", "skip"}),
                 "what to do about invalid bytes; default: that of data.invalid");
+  prepare.value("--field", prepare_arguments->field, {"NAME"},
+                "field of a line of a .jsonl file that holds the text; default: that of data.field");
   prepare.json_flag(prepare_arguments->json);
   prepare.footer(R"(Examples:
   $ thinpipe data prepare kjv
   $ thinpipe data prepare books/ --vocab 16384
   $ thinpipe data prepare more.jsonl --tokenizer mine.model
+  $ thinpipe data prepare corpus.jsonl.zst --field body
 An interrupted preparation keeps nothing; run the same command again.)");
   prepare.callback([prepare_arguments] { prepare_data(*prepare_arguments); });
 
@@ -734,14 +758,18 @@ void add_commands(Command& program) {
 Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-all` or
 `man thinpipe` for everything.)");
   add_train(program);
+  add_init(program, kTrain);
   add_plan(program);
   add_config(program);
   add_serve(program);
   add_invite_and_kick(program);
   add_join_and_doctor(program);
+  add_launch(program);
   add_service(program, kTogether);
   add_runs(program);
   add_dashboard(program);
+  add_metrics(program, kRuns);
+  add_clean(program, kRuns);
   add_generate(program);
   add_eval(program);
   add_export(program);

@@ -19,6 +19,15 @@ void add_commands(Command& program);
 void add_service(Command& program, const std::string& group);
 // What the owner of this machine allows: options of join, train and service.
 void add_guest_options(Command& command, GuestOptions& options, bool train);
+// Declares the options of `train` that name machines.
+struct HostArguments;
+void add_host_options(Command& command, HostArguments& arguments);
+// Declares `launch`.
+void add_launch(Command& program);
+// These stand in command_line_more.cc. `group`: the title under which help lists them.
+void add_init(Command& program, const std::string& group);
+void add_metrics(Command& program, const std::string& group);
+void add_clean(Command& program, const std::string& group);
 
 // Thrown by a command that has printed all there is to say and ends with this code.
 struct ExitWith {
@@ -29,10 +38,16 @@ struct NeedsTorch {};
 
 // ---- without libtorch ----
 
-void list_runs(bool json);
-void show_run(const std::string& run, bool json);
+// json: also as JSON. watch: again every second, until ctrl-C.
+struct Shown {
+  bool json = false;
+  bool watch = false;
+};
+void list_runs(const Shown& shown);
+void show_run(const std::string& run, const Shown& shown);
 void remove_run(const std::string& run, bool yes);
-void print_status(const std::string& run, bool json);
+void clean(bool yes);
+void print_status(const std::string& run, const Shown& shown);
 void pause_run(const std::string& run);
 void resume_run(const std::string& run);
 
@@ -45,6 +60,12 @@ struct DashboardArguments {
 void dashboard(const DashboardArguments& arguments);
 void report(const std::string& run, const std::string& out);
 void trace(const std::string& run, const std::string& out);
+struct MetricsArguments {
+  std::string run;
+  std::string format;
+  std::string out;
+};
+void export_metrics(const MetricsArguments& arguments);
 
 struct InviteArguments {
   std::string run;
@@ -68,6 +89,7 @@ struct PrepareArguments {
   std::string val_fraction;
   std::string encoding;
   std::string invalid;
+  std::string field;
   bool json = false;
 };
 void prepare_data(const PrepareArguments& arguments);
@@ -88,7 +110,29 @@ struct TokenizerArguments {
 };
 void train_tokenizer_file(const TokenizerArguments& arguments);
 
+struct SlurmArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string run_dir;
+  std::string name;
+  std::string time, partition;
+  int64_t cpus = 0;                  // per stage; 0: Slurm's default
+  std::vector<std::string> options;  // further ones of sbatch
+  bool print = false;
+};
+void launch_slurm(const SlurmArguments& arguments);
+
 // ---- with libtorch ----
+
+// `train` on machines that the person has a login on (cluster_options.cc).
+struct HostArguments {
+  std::string file;
+  std::vector<std::string> names;
+  std::vector<std::string> listen, announce;
+  bool install = false;
+  std::string install_from;
+  bool slurm = false;  // this process is in a Slurm job; a step of it holds each stage
+};
 
 struct TrainArguments {
   std::string config;
@@ -98,12 +142,27 @@ struct TrainArguments {
   std::string run_dir;
   std::string name;
   std::string resume;  // a run; empty: start a new one
+  std::string from;    // a run or a checkpoint of one, whose weights a new run begins with
+  std::string step;    // of that run; empty: the last
   bool in_process = false;
+  HostArguments on;
   std::string dashboard = "127.0.0.1";
   bool open = false;
   GuestOptions guest;
 };
 void train(const TrainArguments& arguments);
+
+// Empty: it asks.
+struct InitArguments {
+  std::string file = "thinpipe.toml";
+  std::string text;
+  std::string machines;
+  std::string line;
+  std::string time;
+  std::string purpose;
+  bool force = false;
+};
+void init(const InitArguments& arguments);
 
 struct PlanArguments {
   std::string config;
@@ -122,6 +181,7 @@ struct ServeArguments {
   std::vector<std::string> listen;
   std::vector<std::string> announce;
   bool local = false;
+  bool join = false;
   std::string dashboard = "127.0.0.1";
   bool open = false;
 };
@@ -139,8 +199,10 @@ struct JoinArguments {
   std::string name;
   std::vector<std::string> listen;
   std::vector<std::string> announce;
+  std::string wait = "12h";
   bool check_only = false;
   GuestOptions guest;
+  bool leave_with_input = false;
 };
 void join(const JoinArguments& arguments);
 // For the run of that invite, else for that config, else for the default model.

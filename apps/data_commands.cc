@@ -42,6 +42,7 @@ DataConfig data_from(const PrepareArguments& arguments) {
   if (!arguments.val_fraction.empty()) settings.push_back("data.val_fraction=" + arguments.val_fraction);
   if (!arguments.encoding.empty()) settings.push_back("data.encoding=" + arguments.encoding);
   if (!arguments.invalid.empty()) settings.push_back("data.invalid=" + arguments.invalid);
+  if (!arguments.field.empty()) settings.push_back("data.field=" + arguments.field);
   if (!arguments.tokenizer.empty()) {
     settings.push_back("data.tokenizer=" + arguments.tokenizer);
     const auto tokenizer = Tokenizer::load(arguments.tokenizer);

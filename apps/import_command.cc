@@ -8,7 +8,6 @@
 
 #include "base/files.h"
 #include "base/result.h"
-#include "base/sha256.h"
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
@@ -23,16 +22,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kLongestContext = 1024;  // by default: longer sequences need more memory than most machines have
-
-// Named after its content: the run still needs its tokenizer when the imported folder is gone.
-fs::path place_of(const Tokenizer& tokenizer) {
-  return data_dir() / "tokenizers" / (sha256_hex(tokenizer.model()) + ".model");
-}
-
-void keep(const Tokenizer& tokenizer) {
-  make_directories(place_of(tokenizer).parent_path()).take();
-  write_file_atomically(place_of(tokenizer), tokenizer.model()).take();
-}
 
 // The imported model decides the sizes in the config. --set may add to it but not contradict it.
 RunConfig config_for(const ImportArguments& arguments, const ModelFiles& files, const fs::path& tokenizer) {

@@ -7,6 +7,7 @@
 namespace thinpipe {
 
 void train(const TrainArguments&) { throw NeedsTorch(); }
+void init(const InitArguments&) { throw NeedsTorch(); }
 void plan(const PlanArguments&) { throw NeedsTorch(); }
 void serve(const ServeArguments&) { throw NeedsTorch(); }
 void work(const WorkArguments&) { throw NeedsTorch(); }

@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/files.h"
 #include "base/result.h"
+#include "base/sha256.h"
 #include "config/keys.h"
 #include "run_folders.h"
 #include "store/checkpoints.h"
@@ -69,6 +71,15 @@ ModelFiles open_model(const ModelArgument& argument) {
         argument.where));
   }
   return open_run(run.value(), step);
+}
+
+fs::path place_of(const Tokenizer& tokenizer) {
+  return data_dir() / "tokenizers" / (sha256_hex(tokenizer.model()) + ".model");
+}
+
+void keep(const Tokenizer& tokenizer) {
+  make_directories(place_of(tokenizer).parent_path()).take();
+  write_file_atomically(place_of(tokenizer), tokenizer.model()).take();
 }
 
 LlamaValues counted(LlamaValues values, WorkLine& line) {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,18 +21,34 @@
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"
-#include "joined_runs.h"
 #include "run/coordinator_line.h"
 #include "run/run_files.h"
 #include "run_folders.h"
 #include "run_summary.h"
 #include "store/checkpoints.h"
+#include "watch.h"
 
 namespace thinpipe {
 namespace {
 
 // A coordinator that is gone refuses at once; one that trains on a busy machine may be slow to answer.
 constexpr auto kCallTimeout = std::chrono::seconds(30);
+constexpr int64_t kMostShownStages = 1000;
+
+// Throws UserError, beginning with `name` if nobody answers.
+template <class Call>
+void call(const CoordinatorAccess& access, const std::string& name, const Call& make) {
+  CoordinatorLine line(access);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  const grpc::Status status = make(*line.stub(), &context);
+  if (status.ok()) return;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    throw UserError(fmt::format("{}: its coordinator does not answer: {}", name, one_line(status.error_message())));
+  }
+  throw UserError(one_line(status.error_message()));
+}
 
 // Calls the coordinator of a run of this machine, as its operator: make(stub, context) makes the call and returns its
 // status. Throws UserError if the run is not being served, or with the coordinator's error.
@@ -47,16 +64,7 @@ void call_coordinator(const std::filesystem::path& run, const Call& make) {
                     "thinpipe serve --run",
                     run.string(), state));
   }
-  CoordinatorLine line(operator_access(run, place.value().address));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
-  const grpc::Status status = make(*line.stub(), &context);
-  if (status.ok()) return;
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    throw UserError(fmt::format("{}: its coordinator does not answer: {}", run.string(), status.error_message()));
-  }
-  throw UserError(status.error_message());
+  call(operator_access(run, place.value().address), run.string(), make);
 }
 
 std::string rate_text(double bits_per_s) {
@@ -82,9 +90,11 @@ int64_t lifetime_s(const std::string& text) {
 
 }  // namespace
 
-void list_runs(bool json) {
+void list_runs(const Shown& shown) {
+  if (shown.watch) return watch([&] { list_runs({.json = shown.json}); });
   const auto runs = known_runs();
-  if (runs.empty()) fmt::print("no runs yet; `thinpipe train` starts one\n");
+  const auto joined = joined_runs();
+  if (runs.empty() && joined.empty()) fmt::print("no runs yet; `thinpipe train` starts one\n");
   std::vector<RunSummary> summaries;
   size_t widest = 0;
   for (const auto& run : runs) {
@@ -97,10 +107,15 @@ void list_runs(bool json) {
                format_size(run.bytes), run.state);
     list.push_back(json_of(run));
   }
-  if (json) fmt::print("{}\n", list.dump());
+  for (const auto& run : joined) {
+    fmt::print("{}", joined_text(run));
+    list.push_back(json_of(run));
+  }
+  if (shown.json) fmt::print("{}\n", list.dump());
 }
 
-void show_run(const std::string& name, bool json) {
+void show_run(const std::string& name, const Shown& shown) {
+  if (shown.watch) return watch([&] { show_run(name, {.json = shown.json}); });
   const auto run = find_run(name).take();
   const auto config = load_config(run / "config.toml");
   const auto summary = summary_of(run);
@@ -126,7 +141,7 @@ void show_run(const std::string& name, bool json) {
                format_size(std::filesystem::file_size(run / "model.safetensors")));
   }
   fmt::print("size: {}\n", format_size(summary.bytes));
-  if (!json) return;
+  if (!shown.json) return;
   auto object = json_of(summary);
   object["checkpoints"] = steps;
   fmt::print("{}\n", object.dump());
@@ -168,10 +183,11 @@ nlohmann::ordered_json print_members(const control::RunStatus& status, int64_t s
   };
   for (const auto& member : members) {
     print_empty(std::min(place(member), stages));
-    if (member.has_seat()) next = std::max(next, member.seat().stage() + 1);
+    if (member.has_seat()) next = std::max(next, std::min(place(member), stages) + 1);
     fmt::print("  {:<10} {:<16} {:<22} {}\n",
-               member.has_seat() ? fmt::format("stage {}", member.seat().stage()) : std::string("waits"), member.peer(),
-               member.address(), member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
+               member.has_seat() ? fmt::format("stage {}", member.seat().stage()) : std::string("waits"),
+               one_line(member.peer()), one_line(member.address()),
+               member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
     json.push_back({{"peer", member.peer()},
                     {"stage", member.has_seat() ? member.seat().stage() : -1},
                     {"connected", member.connected()}});
@@ -188,7 +204,7 @@ nlohmann::ordered_json print_links(const control::RunStatus& status) {
       facts = fmt::format("; round trip {:.1f} ms, {} there, {} back", 1e3 * link.facts().round_trip_s(),
                           rate_text(link.facts().up_bits_per_s()), rate_text(link.facts().down_bits_per_s()));
     }
-    fmt::print("  stages {} and {}: {}{}\n", link.boundary(), link.boundary() + 1, link.way(), facts);
+    fmt::print("  stages {} and {}: {}{}\n", link.boundary(), link.boundary() + 1, one_line(link.way()), facts);
     json.push_back({{"boundary", link.boundary()},
                     {"way", link.way()},
                     {"round_trip_s", link.facts().round_trip_s()},
@@ -200,48 +216,72 @@ nlohmann::ordered_json print_links(const control::RunStatus& status) {
 
 }  // namespace
 
-void print_status(const std::string& name, bool json) {
-  if (name.empty() && known_runs().empty()) {
-    const auto joined = print_joined_runs();
-    if (joined.empty()) (void)find_run(name).take();  // says that there is none
-    if (json) fmt::print("{}\n", nlohmann::ordered_json{{"joined", joined}}.dump());
-    return;
+namespace {
+
+// validation_loss, left_s: as the run's files have it, if they are here.
+void print_status(const control::RunStatus& status, int64_t stages, const std::optional<double>& validation_loss,
+                  const std::optional<double>& left_s, const nlohmann::ordered_json& more, bool json) {
+  fmt::print("{}: step {}/{}, epoch {}; {}\n", one_line(status.phase()), status.step(), status.steps(), status.epoch(),
+             one_line(status.why()));
+  if (status.paused() && status.phase() != "paused") fmt::print("the run is paused\n");
+  if (status.step() > 0)
+    fmt::print("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
+  if (validation_loss) fmt::print("validation loss {:.4f}\n", *validation_loss);
+  if (left_s) fmt::print("time left: about {}\n", left_text(*left_s));
+  fmt::print("last checkpoint: {}\n",
+             status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
+  const auto members = print_members(status, stages);
+  const auto links = print_links(status);
+  constexpr int kShownEvents = 8;
+  for (int i = std::max(0, status.events_size() - kShownEvents); i < status.events_size(); ++i) {
+    const auto& event = status.events(i);
+    fmt::print("  {} {}: {}\n", one_line(event.time()), one_line(event.kind()), one_line(event.text()));
+  }
+  if (!json) return;
+  nlohmann::ordered_json object = {{"phase", status.phase()},
+                                   {"step", status.step()},
+                                   {"steps", status.steps()},
+                                   {"epoch", status.epoch()},
+                                   {"loss", status.loss()}};
+  object.update(more);
+  object.update(
+      {{"manifest_step", status.manifest_step()}, {"paused", status.paused()}, {"members", members}, {"links", links}});
+  fmt::print("{}\n", object.dump());
+}
+
+// A run of somebody else: asks its coordinator with this machine's own certificate.
+void print_joined_status(const JoinedFolder& run, bool json) {
+  fmt::print("{}", joined_text(run));
+  std::fflush(stdout);
+  control::RunStatus status;
+  call(coordinator_access(run.joined.addresses, run.folder / "identity"), joined_name(run),
+       [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
+  // Comes from somebody else: more stages than anybody has would fill the screen.
+  const auto stages = std::clamp<int64_t>(run.joined.stages, 0, kMostShownStages);
+  const auto loss = status.validation_loss() > 0 ? std::optional(status.validation_loss()) : std::nullopt;
+  print_status(status, stages, loss, {},
+               {{"validation_loss", loss ? nlohmann::ordered_json(*loss) : nullptr}, {"joined", json_of(run)}}, json);
+}
+
+}  // namespace
+
+void print_status(const std::string& name, const Shown& shown) {
+  if (shown.watch) return watch([&] { print_status(name, {.json = shown.json}); });
+  // A run of this machine comes first, also where no name is given.
+  const auto own = find_run(name);
+  if (!own) {
+    if (const auto joined = find_joined_run(name)) return print_joined_status(*joined, shown.json);
   }
   const auto run = find_run(name).take();
   control::RunStatus status;
   call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
   const auto summary = summary_of(run);
-  fmt::print("run: {}\n", run.string());
-  fmt::print("{}: step {}/{}, epoch {}; {}\n", status.phase(), status.step(), status.steps(), status.epoch(),
-             status.why());
-  if (status.step() > 0)
-    fmt::print("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
-  if (summary.validation_loss) fmt::print("validation loss {:.4f}\n", *summary.validation_loss);
-  fmt::print("last checkpoint: {}\n",
-             status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
-  if (const auto guest = kept_guest_options(run); guest && !describe(guest.value()).empty())
-    fmt::print("limits on this machine: {}\n", describe(guest.value()));
-  const auto members = print_members(status, load_config(run / "config.toml").pipeline.stages);
-  const auto links = print_links(status);
-  constexpr int kShownEvents = 8;
-  for (int i = std::max(0, status.events_size() - kShownEvents); i < status.events_size(); ++i) {
-    const auto& event = status.events(i);
-    fmt::print("  {} {}: {}\n", event.time(), event.kind(), event.text());
-  }
-  const auto joined = name.empty() ? print_joined_runs() : nlohmann::ordered_json::array();
-  if (!json) return;
-  const nlohmann::ordered_json object = {{"phase", status.phase()},
-                                         {"step", status.step()},
-                                         {"steps", status.steps()},
-                                         {"epoch", status.epoch()},
-                                         {"loss", status.loss()},
-                                         {"validation_loss", json_of(summary)["validation_loss"]},
-                                         {"manifest_step", status.manifest_step()},
-                                         {"paused", status.paused()},
-                                         {"members", members},
-                                         {"links", links},
-                                         {"joined", joined}};
-  fmt::print("{}\n", object.dump());
+  fmt::print("run: {}\n{}", run.string(), limits_line(run));
+  print_status(status, load_config(run / "config.toml").pipeline.stages, summary.validation_loss, summary.left_s,
+               {{"validation_loss", json_of(summary)["validation_loss"]},
+                {"eta_s", json_of(summary)["eta_s"]},
+                {"limits", limits_json(run)}},
+               shown.json);
 }
 
 void pause_run(const std::string& run) { send_control(run, control::ControlRequest::PAUSE); }

@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,8 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/line.h"
+#include "run/presence.h"
 #include "run/run_files.h"
 #include "store/checkpoints.h"
 
@@ -46,6 +49,46 @@ std::vector<std::filesystem::path> known_runs() {
   std::sort(by_time.begin(), by_time.end());
   std::transform(by_time.begin(), by_time.end(), runs.begin(), [](auto& one) { return std::move(one.second); });
   return runs;
+}
+
+std::vector<std::filesystem::path> joined_folders() {
+  std::vector<std::filesystem::path> folders;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(data_dir() / "joined", ignored)) {
+    folders.push_back(entry.path());
+  }
+  return folders;
+}
+
+std::vector<JoinedFolder> joined_runs() {
+  std::vector<JoinedFolder> found;
+  for (const auto& folder : joined_folders()) {
+    if (auto joined = read_joined_run(folder)) found.push_back({folder, std::move(joined).value()});
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.joined.name < b.joined.name; });
+  return found;
+}
+
+std::optional<JoinedFolder> find_joined_run(const std::string& name) {
+  auto runs = joined_runs();
+  std::erase_if(runs, [&](const auto& one) {
+    return one.joined.name != name && !one.folder.filename().string().starts_with(name);
+  });
+  if (runs.empty()) return std::nullopt;
+  if (runs.size() == 1) return std::move(runs.front());
+  std::vector<std::string> ids;
+  for (const auto& one : runs) ids.push_back(one.folder.filename().string().substr(0, 8));
+  throw UserError(fmt::format("this machine has joined {} runs{}: give one of {}", runs.size(),
+                              name.empty() ? "" : fmt::format(" like '{}'", name), fmt::join(ids, ", ")));
+}
+
+std::string state_of(const JoinedFolder& run) {
+  if (takes_part(run.folder)) return one_line(read_presence(run.folder).value_or(kTakesPart));
+  return run.joined.ended.empty() ? "interrupted" : run.joined.ended;
+}
+
+std::string argument_of(const std::filesystem::path& run) {
+  return run.parent_path() == data_dir() / "runs" ? run.filename().string() : run.string();
 }
 
 bool has_model(const std::filesystem::path& run) {

@@ -3,16 +3,22 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <vector>
 
 #include "base/files.h"
+#include "base/line.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "config/config_file.h"
-#include "run_folders.h"
+#include "run/guest.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -36,6 +42,30 @@ void read_metrics(RunSummary& run) {
       if (key == "validation_loss" || key == "final_validation_loss") run.validation_loss = number_in(value);
     }
   }
+}
+
+// The median time of the last steps; nothing before the second one. Reads only the end of the file, which may be long.
+std::optional<double> seconds_per_step(const fs::path& timing) {
+  constexpr std::streamoff kEnd = 256 << 10;
+  constexpr size_t kSteps = 16;
+  std::ifstream file(timing, std::ios::ate | std::ios::binary);
+  if (!file) return std::nullopt;
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kEnd));
+  std::vector<double> taken;
+  std::optional<double> last;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);  // the first line may be the end of one
+    if (!json.is_object() || !json.contains("seconds") || !json["seconds"].is_number()) continue;
+    const auto here = json["seconds"].get<double>();
+    if (last && here > *last) taken.push_back(here - *last);  // else another coordinator has started
+    last = here;
+  }
+  if (taken.empty()) return std::nullopt;
+  if (taken.size() > kSteps) taken.erase(taken.begin(), taken.end() - kSteps);
+  const auto middle = taken.begin() + std::ssize(taken) / 2;
+  std::nth_element(taken.begin(), middle, taken.end());
+  return *middle;
 }
 
 std::string time_of(const fs::path& file) {
@@ -80,6 +110,11 @@ RunSummary summary_of(const fs::path& run) {
   summary.changed = time_of(run / "metrics.jsonl");
   if (summary.changed.empty()) summary.changed = time_of(run / "config.toml");
   summary.bytes = bytes_in(run);
+  if (summary.state == "running" && summary.steps > summary.step) {
+    if (const auto step_s = seconds_per_step(run / "timing.jsonl")) {
+      summary.left_s = *step_s * static_cast<double>(summary.steps - summary.step);
+    }
+  }
   return summary;
 }
 
@@ -88,7 +123,12 @@ std::string progress_text(const RunSummary& run) {
   auto text = fmt::format("step {}/{}", run.step, run.steps);
   if (run.loss) text += "  loss " + loss_text(*run.loss);
   if (run.validation_loss) text += "  validation " + loss_text(*run.validation_loss);
+  if (run.left_s) text += "  ETA " + left_text(*run.left_s);
   return text;
+}
+
+std::string left_text(double left_s) {
+  return format_duration(std::chrono::seconds(std::llround(std::min(left_s, 1e9))));
 }
 
 nlohmann::ordered_json json_of(const RunSummary& run) {
@@ -99,10 +139,61 @@ nlohmann::ordered_json json_of(const RunSummary& run) {
                                  {"steps", run.steps},
                                  {"loss", loss_json(run.loss)},
                                  {"validation_loss", loss_json(run.validation_loss)},
+                                 {"eta_s", run.left_s ? nlohmann::ordered_json(*run.left_s) : nlohmann::ordered_json()},
                                  {"corpus", run.corpus},
                                  {"changed", run.changed},
                                  {"bytes", run.bytes}};
   if (!run.fault.empty()) json["fault"] = run.fault;
+  return json;
+}
+
+std::string joined_name(const JoinedFolder& run) {
+  const auto id = run.folder.filename().string().substr(0, 8);
+  return run.joined.name.empty() ? id : fmt::format("{} ({})", run.joined.name, id);
+}
+
+std::string joined_text(const JoinedFolder& run) {
+  const auto& joined = run.joined;
+  const auto line = fmt::format("{}  step {}/{}  joined as {}{}: {} step(s), {} tokens, {} sent, {} received  {}\n",
+                                joined_name(run), joined.step, joined.steps, joined.peer,
+                                joined.stage < 0 ? "" : fmt::format(", stage {} of {}", joined.stage, joined.stages),
+                                joined.steps_here, joined.tokens_here, format_size(joined.bytes_sent),
+                                format_size(joined.bytes_received), state_of(run));
+  return line + limits_line(run.folder);
+}
+
+nlohmann::ordered_json json_of(const JoinedFolder& run) {
+  const auto& joined = run.joined;
+  return {{"name", joined.name},
+          {"folder", run.folder.string()},
+          {"joined", joined.run},
+          {"peer", joined.peer},
+          {"state", state_of(run)},
+          {"stage", joined.stage},
+          {"stages", joined.stages},
+          {"step", joined.step},
+          {"steps", joined.steps},
+          {"steps_here", joined.steps_here},
+          {"tokens_here", joined.tokens_here},
+          {"seconds_here", joined.seconds_here},
+          {"bytes_sent", joined.bytes_sent},
+          {"bytes_received", joined.bytes_received},
+          {"limits", limits_json(run.folder)}};
+}
+
+std::string limits_line(const std::filesystem::path& folder) {
+  const auto guest = kept_guest_options(folder);
+  const auto limits = guest ? describe(guest.value()) : guest.error().message;
+  return limits.empty() ? "" : fmt::format("limits on this machine: {}\n", one_line(limits));
+}
+
+nlohmann::ordered_json limits_json(const std::filesystem::path& folder) {
+  auto json = nlohmann::ordered_json::object();
+  const auto guest = kept_guest_options(folder);
+  if (!guest) return json;
+  for (const auto& option : guest_options()) {
+    if (const auto& value = guest.value().*option.text; !value.empty()) json[option.name] = value;
+  }
   return json;
 }
 

@@ -1,6 +1,7 @@
 // thinpipe serve: the coordinator of a run. thinpipe work: a worker of one, started by `thinpipe train`.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -20,7 +21,10 @@
 #include "pipeline/table_file.h"
 #include "run/coordinator/serve.h"
 #include "run/dashboard_child.h"
+#include "run/host_child.h"
 #include "run/run_changes.h"
+#include "run/run_files.h"
+#include "run/run_view.h"
 #include "run/worker/worker.h"
 #include "run_folders.h"
 
@@ -28,6 +32,68 @@ namespace thinpipe {
 namespace {
 
 constexpr auto kDashboardStart = std::chrono::seconds(5);
+
+// What the organiser sees besides the log: addresses, who is missing, the step line, and in the end how to go on.
+class ServeScreen {
+ public:
+  ServeScreen(std::filesystem::path folder, const ServeArguments& arguments, const DashboardWish& wish)
+      : folder_(std::move(folder)), arguments_(arguments), wish_(wish) {}
+
+  void ready(const std::vector<std::string>& addresses) {
+    fmt::print("serving at {}\nto let machines join: thinpipe invite {}\n", fmt::join(addresses, ", "), name_);
+    std::fflush(stdout);
+    const auto program = std::filesystem::read_symlink("/proc/self/exe");
+    dashboard_.emplace(program, folder_, wish_);
+    if (const auto text = dashboard_->first_news(clock_, kDashboardStart)) fmt::print("{}\n", *text);
+    std::fflush(stdout);
+    if (arguments_.join) host_ = HostChild::start(program, folder_, arguments_.listen).take();
+  }
+
+  void tick(const control::RunStatus& status) {
+    if (!view_) {
+      const RunAudience audience{
+          "", fmt::format("for the others: thinpipe invite {} prints a line, and they run: thinpipe join LINE", name_),
+          fmt::format("to continue: thinpipe resume {}", name_)};
+      view_.emplace(load_config(folder_ / "config.toml"), status.step(), audience, stdout, ::isatty(STDOUT_FILENO) != 0,
+                    clock_);
+    }
+    if (const auto text = host_ ? host_->news() : std::nullopt) view_->note(*text);
+    view_->show(status);
+  }
+
+  void stopping() {
+    const std::string text = "stopping: a checkpoint is written first; ctrl-C again stops at once";
+    if (view_) return view_->note(text);
+    fmt::print("{}\n", text);
+    std::fflush(stdout);
+  }
+
+  void ended() {
+    view_.reset();  // ends the step line
+    const auto outcome = read_outcome(folder_);
+    if (!outcome || outcome.value().failed) return;
+    const auto& end = outcome.value();
+    if (end.complete) {
+      fmt::print("all {} steps are done; validation loss {:.4f}; try: thinpipe generate {}\n", end.step,
+                 end.validation_loss, name_);
+    } else {
+      fmt::print(
+          "stopped after step {}; machines that have joined wait for it; to go on from the checkpoint of step {}: "
+          "thinpipe serve --run {}{}\n",
+          end.step, end.manifest_step, name_, arguments_.join ? " --join" : "");
+    }
+  }
+
+ private:
+  const std::filesystem::path folder_;
+  const ServeArguments& arguments_;
+  const DashboardWish& wish_;
+  const std::string name_ = argument_of(folder_);
+  const SystemClock clock_;
+  std::optional<DashboardChild> dashboard_;
+  std::optional<HostChild> host_;
+  std::optional<RunView> view_;
+};
 
 }  // namespace
 
@@ -52,7 +118,9 @@ void serve(const ServeArguments& arguments) {
       // Checks that the changed run can be served before it is changed.
       const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
       (void)corpus_of_run(folder, wanted.data, data_dir());
-      change_run(folder, arguments.overrides);
+      if (const auto changed = change_run(folder, arguments.overrides); !changed.note.empty()) {
+        fmt::print("{}\n", changed.note);
+      }
     }
   } else {
     // Machines have real links between them, so none is emulated by default.
@@ -73,17 +141,17 @@ void serve(const ServeArguments& arguments) {
   options.announce = arguments.announce;
   options.open = !arguments.local;
   if (arguments.local && options.listen.empty()) options.listen = {"127.0.0.1"};
-  std::optional<DashboardChild> dashboard;
+  ServeScreen screen(folder, arguments, wish);
   options.on_ready = [&](const std::vector<std::string>& addresses) {
     if (made) made->keep();
-    if (arguments.local) return;
-    fmt::print("serving at {}\nto let machines join: thinpipe invite\n", fmt::join(addresses, ", "));
-    std::fflush(stdout);
-    dashboard.emplace(std::filesystem::read_symlink("/proc/self/exe"), folder, wish);
-    if (const auto text = dashboard->first_news(SystemClock(), kDashboardStart)) fmt::print("{}\n", *text);
-    std::fflush(stdout);
+    if (!arguments.local) screen.ready(addresses);
   };
+  if (!arguments.local) {
+    options.on_tick = [&](const control::RunStatus& status) { screen.tick(status); };
+    options.on_stop = [&] { screen.stopping(); };
+  }
   const auto end = serve_run(options);
+  if (!arguments.local) screen.ended();
   if (end.failed) throw UserError(end.reason);
 }
 

@@ -1,5 +1,5 @@
-// thinpipe service: lets this machine take part in a run from its start on, as a systemd user unit. And what `thinpipe
-// status` says about the runs that this machine has joined.
+// thinpipe service: lets this machine take part in a run from its start on, as a systemd user unit. And the options of
+// a machine that is lent.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -15,11 +16,11 @@
 #include "base/line.h"
 #include "base/result.h"
 #include "commands.h"
-#include "joined_runs.h"
 #include "net/invite.h"
-#include "run/presence.h"
 #include "run/run_files.h"
 #include "run/service_unit.h"
+#include "run_folders.h"
+#include "run_summary.h"
 
 namespace thinpipe {
 namespace {
@@ -60,6 +61,13 @@ std::filesystem::path folder_of_unit(const std::string& unit) {
     if (unit_name(folder.filename().string()) == unit) return folder;
   }
   return {};
+}
+
+// What this machine does in the run of that folder.
+std::string part_in(const std::filesystem::path& folder) {
+  auto joined = read_joined_run(folder);
+  if (!joined) return "has not joined yet\n" + limits_line(folder);
+  return joined_text({folder, std::move(joined).value()});
 }
 
 struct ServiceArguments {
@@ -138,7 +146,7 @@ void print_services() {
   for (const auto& unit : units) {
     fmt::print("{}\n", unit);
     const auto folder = folder_of_unit(unit);
-    if (!folder.empty()) print_joined_run(folder);
+    if (!folder.empty()) fmt::print("{}", part_in(folder));
     std::fflush(stdout);
     (void)systemctl("status --lines=3 " + unit);
   }

@@ -1,4 +1,4 @@
-// thinpipe train [config]: from a config to a trained model on this machine.
+// thinpipe train [config]: from a config to a trained model, on this machine or on others that are named.
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "after_training.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/units.h"
@@ -13,6 +14,7 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "config/keys.h"
+#include "host_choice.h"
 #include "models/llama.h"
 #include "pipeline/batches.h"
 #include "pipeline/corpus_table.h"
@@ -32,9 +34,12 @@
 #include "run_folders.h"
 #include "store/safetensors.h"
 #include "text/prepare.h"
+#include "train_from.h"
 
 namespace thinpipe {
 namespace {
+
+const std::string kRealLinks = "link.rate=unlimited";
 
 std::vector<std::string> overrides_in(const TrainArguments& arguments) {
   auto overrides = arguments.overrides;
@@ -66,16 +71,22 @@ void refuse_unnamed_config(const std::string& path) {
       fmt::format("{} is a config: rename it to {}.toml; other names stand for text to train on", path, path));
 }
 
-// The arguments with which the default model trains on the text that they name.
-TrainArguments for_text(TrainArguments arguments, bool live) {
+// The arguments with a text in the place of the config: --set data.corpus says the same.
+TrainArguments with_text(TrainArguments arguments) {
   refuse_unnamed_config(arguments.config);
   if (sets(arguments.overrides, "data.corpus")) {
     throw UserError(
         fmt::format("--set data.corpus: {} is the text to train on already; give one of the two", arguments.config));
   }
-  auto& overrides = arguments.overrides;
-  overrides.push_back("data.corpus=" + toml_text(arguments.config));
+  arguments.overrides.push_back("data.corpus=" + toml_text(arguments.config));
   arguments.config.clear();
+  return arguments;
+}
+
+// The arguments with which the default model trains on the text that they name.
+TrainArguments for_text(const TrainArguments& given, bool live) {
+  auto arguments = with_text(given);
+  auto& overrides = arguments.overrides;
   if (sets(overrides, "data.vocab") || sets(overrides, "data.tokenizer")) return arguments;
   const auto data = parse_config("", "the command line", overrides_in(arguments)).data;
   const auto vocab = [&] {
@@ -93,10 +104,13 @@ TrainArguments for_text(TrainArguments arguments, bool live) {
 
 RunConfig config_from(const TrainArguments& arguments) {
   const auto overrides = overrides_in(arguments);
-  auto config = arguments.config.empty() ? parse_config("", "the command line", overrides)
-                                         : load_config(arguments.config, overrides);
+  const bool here = hosts_in(arguments.on).hosts.empty();
+  // Machines have real links between them, so none is emulated by default.
+  const std::vector<std::string> defaults = here ? std::vector<std::string>{} : std::vector{kRealLinks};
+  auto config = arguments.config.empty() ? parse_config("", "the command line", overrides, defaults)
+                                         : load_config(arguments.config, overrides, defaults);
   check_boundary(config);
-  device_of(config.train);  // refuses a device that this build lacks, before anything is prepared
+  if (here) device_of(config.train);  // refuses a device that this build lacks, before anything is prepared
   return config;
 }
 
@@ -118,6 +132,14 @@ void refuse_if_too_large(const RunConfig& config, bool in_process, const GuestLi
 void be_a_guest(const GuestLimits& limits) {
   be_nice(limits.nice);
   use_cores(limits.threads);
+}
+
+// The stages of a run on other machines do not use this one.
+void refuse_limits_elsewhere(const GuestOptions& options) {
+  const auto limits = describe(options);
+  if (limits.empty()) return;
+  throw UserError(fmt::format(
+      "--{}: limits this machine, but with --hosts, --host and --slurm others hold the stages; leave it out", limits));
 }
 
 std::string model_line(const RunConfig& config) {
@@ -166,6 +188,10 @@ void conclude(const RunConfig& config, const PreparedCorpus& corpus, const std::
   }
   fmt::print("validation loss {:.4f} nats/token; unigram entropy {:.4f}\n", validation_loss,
              corpus.manifest.train_unigram_entropy);
+  std::fflush(stdout);
+  fmt::print("{}\n", sample_line(folder, corpus));
+  std::error_code ignored;
+  fmt::print("{}", next_commands(folder, config, std::filesystem::exists(folder / "run.sqlite", ignored)));
 }
 
 std::filesystem::path folder_of_config(const TrainArguments& arguments) {
@@ -222,23 +248,23 @@ int64_t parameters_in(const std::filesystem::path& model) {
 
 // The exit code. The run may have been trained for a while before: that time counts too.
 int train_as_processes(const std::filesystem::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
-                       bool live, const DashboardWish& dashboard, const GuestLimits& limits) {
+                       bool live, const DashboardWish& dashboard, const RemoteRun& remote, const GuestLimits& limits) {
   const auto before = trained_time(folder / "timing.jsonl");
   introduce(config, corpus, folder);
-  fmt::print("stages: {} process(es), links of {} with {} delay\n", config.pipeline.stages, config.link.rate,
-             config.link.delay);
+  fmt::print("stages: {}, links of {} with {} delay\n", place_of_stages(remote, config.pipeline.stages),
+             config.link.rate, config.link.delay);
   std::fflush(stdout);
   const SystemClock clock;
   const auto start = clock.now();
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  const auto end = run_with_breaks({program, folder, config, live, stdout, dashboard}, limits, clock);
+  const auto end = run_with_breaks({program, folder, config, live, stdout, dashboard, remote}, limits, clock);
   if (end.complete) {
     conclude(config, corpus, folder, parameters_in(folder / "model.safetensors"), end.step,
              {before, clock.now() - start}, end.validation_loss);
     return 0;
   }
-  fmt::print("stopped after step {}; to resume from the checkpoint of step {}: thinpipe train --resume {}\n", end.step,
-             end.manifest_step, folder.string());
+  fmt::print("stopped after step {}; to resume from the checkpoint of step {}: thinpipe train --resume {}{}\n",
+             end.step, end.manifest_step, folder.string(), how_to_name(remote));
   return 130;
 }
 
@@ -251,18 +277,23 @@ int begin(const TrainArguments& arguments, const RunConfig& config, const GuestL
   const auto settled = settle_table(folder.path(), config, corpus).take();
   keep_guest_options(folder.path(), arguments.guest).take();
   folder.keep();
-  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments), limits);
+  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments), hosts_in(arguments.on), limits);
 }
 
 // Everything is checked before it is written into the run.
 int resume(const TrainArguments& arguments, const std::filesystem::path& folder, bool live) {
   const auto overrides = overrides_in(arguments);
   const auto wanted = load_resumed_config(folder / "config.toml", overrides);
-  device_of(wanted.train);
+  const auto remote = hosts_in(arguments.on);
+  require_hosts(remote, arguments.on, wanted);
   const auto guest = merged_guest_options(folder, arguments.guest).take();
-  const auto limits = limits_of(guest).take();
+  // What was kept stays kept, but means nothing where other machines hold the stages.
+  const auto limits = remote.hosts.empty() ? limits_of(guest).take() : GuestLimits{};
   be_a_guest(limits);
-  refuse_if_too_large(wanted, false, limits);
+  if (remote.hosts.empty()) {
+    device_of(wanted.train);
+    refuse_if_too_large(wanted, false, limits);
+  }
   const SystemClock clock;
   const auto corpus = [&] {
     PrepareLine line(stdout, live, clock);
@@ -270,7 +301,40 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
   }();
   const CorpusBatches checked(corpus, wanted.train);
   keep_guest_options(folder, guest).take();
-  return train_as_processes(folder, change_run(folder, overrides), corpus, live, wish_in(arguments), limits);
+  const auto changed = change_run(folder, overrides);
+  if (!changed.note.empty()) fmt::print("{}\n", changed.note);
+  return train_as_processes(folder, changed.config, corpus, live, wish_in(arguments), remote, limits);
+}
+
+// A new run with the weights of another one.
+int begin_from(const TrainArguments& given, const GuestLimits& limits, bool live) {
+  if (!given.resume.empty()) {
+    throw UserError("--from begins a new run and --resume continues one: leave one of them out");
+  }
+  if (given.in_process) {
+    throw UserError("--from begins with a checkpoint, and --in-process has none: leave one of them out");
+  }
+  const auto remote = hosts_in(given.on);
+  be_a_guest(limits);
+  const auto arguments = is_text(given.config) ? with_text(given) : given;
+  const auto run = [&] {
+    const SystemClock clock;
+    PrepareLine line(stdout, live, clock);
+    return run_from(arguments.from, arguments.step, arguments.config, overrides_in(arguments), std::ref(line));
+  }();
+  check_boundary(run.config);
+  require_hosts(remote, arguments.on, run.config);
+  if (remote.hosts.empty()) {
+    device_of(run.config.train);
+    refuse_if_too_large(run.config, false, limits);
+  }
+  const CorpusBatches checked(run.corpus, run.config.train);
+  const auto folder = begin_with_weights(run, folder_for_new_run(arguments.name, arguments.run_dir).take());
+  keep_guest_options(folder, arguments.guest).take();
+  fmt::print("weights: from {}; the optimizer's moments begin at zero, the learning rate with its warm-up\n",
+             run.model.title);
+  return train_as_processes(folder, load_config(folder / "config.toml"), run.corpus, live, wish_in(arguments), remote,
+                            limits);
 }
 
 }  // namespace
@@ -279,14 +343,22 @@ void train(const TrainArguments& arguments) {
   const bool live = ::isatty(STDOUT_FILENO) == 1;
   (void)wish_in(arguments);  // refuses a bad address before anything is prepared
   const auto limits = limits_of(arguments.guest).take();
+  const auto hosts = hosts_in(arguments.on);
+  if (!hosts.hosts.empty() && arguments.in_process) {
+    throw UserError("--in-process runs on this machine: leave it out, or --hosts and --host");
+  }
+  if (!hosts.hosts.empty()) refuse_limits_elsewhere(arguments.guest);
+  if (!arguments.from.empty()) throw ExitWith{begin_from(arguments, limits, live)};
+  if (!arguments.step.empty()) throw UserError("--step is for --from: it says which checkpoint of that run");
   if (arguments.resume.empty()) {
     if (is_text(arguments.config)) return train(for_text(arguments, live));
     if (arguments.in_process && limits.may_leave()) {
       throw UserError("--hours, --on-battery: a run with --in-process writes no checkpoints to leave with");
     }
     const auto config = config_from(arguments);
+    require_hosts(hosts, arguments.on, config);
     be_a_guest(limits);
-    refuse_if_too_large(config, arguments.in_process, limits);
+    if (hosts.hosts.empty()) refuse_if_too_large(config, arguments.in_process, limits);
     if (arguments.in_process) return train_here(arguments, config, live);
     throw ExitWith{begin(arguments, config, limits, live)};
   }
@@ -298,7 +370,12 @@ void train(const TrainArguments& arguments) {
   }
   const auto folder = find_run_to_resume(arguments.resume).take();
   const auto outcome = read_outcome(folder);
-  if (outcome && outcome.value().complete) throw UserError(fmt::format("{}: this run is complete", folder.string()));
+  if (outcome && outcome.value().complete && !sets(overrides_in(arguments), "train.steps")) {
+    throw UserError(
+        fmt::format("{0}: this run is complete after {1} steps; --steps N with more of them trains it "
+                    "longer, --from {0} begins a new run with its weights",
+                    folder.string(), outcome.value().step));
+  }
   // A log without a store: it was run in one process, and resuming would overwrite what it left.
   std::error_code ignored;
   if (!std::filesystem::exists(folder / "run.sqlite", ignored) &&

@@ -245,7 +245,7 @@ bool may_change(const Key& key) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   return is_one_of(key.section, {"pipeline", "link", "checkpoint", "cluster"}) ||
-         is_one_of(key.full(), {"train.threads", "train.recompute", "train.device"});
+         is_one_of(key.full(), {"train.steps", "train.threads", "train.recompute", "train.device"});
 }
 
 // Unknown keys are left to the reader, which suggests what may have been meant.
@@ -254,11 +254,12 @@ void refuse_what_stays(std::span<const std::string> overrides) {
     const auto name = std::string_view(text).substr(0, text.find('='));
     for (const Key& key : config_keys()) {
       if (key.full() != name || may_change(key)) continue;
-      throw UserError(fmt::format(
-          "--set {}: changes what the run computes, which its checkpoints fix; start a new run for that (a resumed run "
-          "takes pipeline.*, link.*, checkpoint.*, cluster.*, train.threads, train.recompute and "
-          "train.device)",
-          name));
+      throw UserError(
+          fmt::format("--set {}: changes what the run computes, which its checkpoints fix; start a new run for that, "
+                      "with --from to "
+                      "keep the weights (a resumed run takes pipeline.*, link.*, checkpoint.*, cluster.*, train.steps, "
+                      "train.threads, train.recompute and train.device)",
+                      name));
     }
   }
 }
@@ -288,6 +289,10 @@ RunConfig load_config(const std::filesystem::path& path, std::span<const std::st
 
 RunConfig load_resumed_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
   refuse_what_stays(overrides);
+  return load_changed_config(path, overrides);
+}
+
+RunConfig load_changed_config(const std::filesystem::path& path, std::span<const std::string> overrides) {
   const RunConfig before = load_config(path);
   Reader reader(path.string(), before);
   for (const std::string& override_text : overrides) reader.read_override(override_text);

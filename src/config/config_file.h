@@ -22,10 +22,13 @@ RunConfig parse_config(std::string_view text, std::string_view source_name, std:
                        std::span<const std::string> defaults = {});
 
 // The config of a resumed run: its own config.toml with these overrides on top. The checkpoints fix what the run
-// computes; how it runs (cuts, links, checkpoints, threads and devices) may change. A new number of stages without cuts
-// means even cuts; cuts without a number of stages set it. Throws UserError for a key that would change what is
-// computed, and for everything that load_config refuses.
+// computes; how it runs (cuts, links, checkpoints, threads and devices) and how many steps may change. A new number of
+// stages without cuts means even cuts; cuts without a number of stages set it. Throws UserError for a key that would
+// change what is computed, and for everything that load_config refuses.
 RunConfig load_resumed_config(const std::filesystem::path& path, std::span<const std::string> overrides);
+
+// The same without a limit on the keys: for a new run that takes over most of another one's config.
+RunConfig load_changed_config(const std::filesystem::path& path, std::span<const std::string> overrides);
 
 // Every key with its value. Reading it back gives an equal config, to the last bit. The config must be valid.
 std::string to_toml(const RunConfig& config);

@@ -236,7 +236,8 @@ void add_data(Table& table) {
   using C = DataConfig;
   SectionKeys add(
       table, "data", [](auto& config) -> auto& { return config.data; }, "The text and how it becomes tokens.");
-  add("corpus", &C::corpus, some_text(), "`kjv`, or the path of a UTF-8 file, a .jsonl file, or a folder of both");
+  add("corpus", &C::corpus, some_text(),
+      "`kjv`, or the path of a text file, a .jsonl file, or a folder of both; also compressed, as .gz or .zst");
   add("tokenizer", &C::tokenizer, text(),
       "path of a sentencepiece .model; empty: a tokenizer is trained on the corpus");
   add("vocab", &C::vocab, whole(260, 1 << 24),
@@ -248,6 +249,7 @@ void add_data(Table& table) {
   add("invalid", &C::invalid, one_of<Invalid>(),
       "what to do about bytes that are invalid in this encoding: refuse the file, put U+FFFD in their place, or skip "
       "them; their number is printed");
+  add("field", &C::field, some_text(), "the field of a line of a .jsonl file that holds the document");
 }
 
 // tokens of a run = steps x microbatches x microbatch x seq_len: the bounds keep it below 2^62.

@@ -101,12 +101,13 @@ struct ModelConfig {
 
 // [data]
 struct DataConfig {
-  std::string corpus = "kjv";  // "kjv", or the path of a UTF-8 file, a .jsonl file, or a folder of both
+  std::string corpus = "kjv";  // "kjv", or the path of a text file, a .jsonl file, or a folder of both
   std::string tokenizer;       // path of a sentencepiece .model; empty: train one on the corpus
   int64_t vocab = 4096;        // V of the tokenizer to train; must match a given tokenizer
   double val_fraction = 0.05;  // fraction of the documents kept for validation
   Encoding encoding = Encoding::kUtf8;
   Invalid invalid = Invalid::kRefuse;
+  std::string field = "text";  // of a JSON line
 
   bool operator==(const DataConfig&) const = default;
 };

@@ -1,6 +1,5 @@
 #include "net/packet_link.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -9,16 +8,7 @@
 namespace thinpipe {
 namespace {
 
-// More than any config allows. Keeps most_held() from overflowing.
-constexpr int64_t kMostMicrobatches = int64_t{1} << 32;
 constexpr auto kLeaveTime = std::chrono::milliseconds(500);
-
-// Two steps, each with its forward and backward packets and its end, plus the evaluation packets.
-size_t most_held(const PacketRules& rules) {
-  TP_CHECK(rules.microbatches >= 0 && rules.microbatches <= kMostMicrobatches, "{} microbatches in a step",
-           rules.microbatches);
-  return 2 * static_cast<size_t>(2 * rules.microbatches + 1) + PacketLink::kEvaluationAhead;
-}
 
 // "boundary 2", "boundary 2 (alice)"
 std::string place_of(const PacketRules& rules) {
@@ -26,18 +16,14 @@ std::string place_of(const PacketRules& rules) {
   return fmt::format("boundary {} ({})", rules.boundary, rules.neighbour);
 }
 
-// The first tag of a step in a map or set.
-PacketTag first_of(uint64_t epoch, int64_t step) { return {epoch, step, 0, PacketKind::kForward}; }
-
 }  // namespace
 
 PacketLink::PacketLink(std::unique_ptr<Link> link, PacketRules rules, uint64_t epoch, const LinkShape& shape,
                        uint64_t seed)
     : link_(std::move(link)),
       rules_(std::move(rules)),
-      most_held_(most_held(rules_)),
       most_outgoing_(static_cast<size_t>(rules_.microbatches) + 1),
-      epoch_(epoch),
+      shelf_(rules_.microbatches, epoch),
       line_(shape, seed) {
   sender_ = std::thread([this] { run_sender(); });
   receiver_ = std::thread([this] { run_receiver(); });
@@ -57,35 +43,11 @@ PacketLink::~PacketLink() {
 
 void PacketLink::enter(uint64_t epoch, int64_t step) {
   std::unique_lock lock(mutex_);
-  TP_CHECK(step >= 0 && (epoch > epoch_ || (epoch == epoch_ && (!step_ || step >= *step_))),
-           "from epoch {}, step {} back to epoch {}, step {}", epoch_, step_.value_or(0), epoch, step);
-  if (epoch != epoch_) {
-    meter_.dropped_old += held_.size();
-    held_.clear();
-    epoch_ = epoch;
-  }
-  step_ = step;
-  while (!held_.empty() && held_.begin()->first.step < step) {
-    held_.erase(held_.begin());
-    ++meter_.dropped_old;
-  }
-  received_.erase(received_.begin(), received_.lower_bound(first_of(epoch, step)));
+  const auto entered = shelf_.enter(epoch, step);
   if (interrupt_ && epoch >= interrupt_->epoch) interrupt_.reset();
-  const auto ahead = step_too_far_ahead();
   changed_.notify_all();
   lock.unlock();
-  if (ahead) {
-    fail(fmt::format("a packet of epoch {}, step {} had come before step {}; at most the next step's may", epoch,
-                     *ahead, step));
-  }
-}
-
-// Only packets that arrived before the epoch's step was known can be too far ahead.
-std::optional<int64_t> PacketLink::step_too_far_ahead() const {
-  if (held_.empty()) return std::nullopt;
-  const int64_t last = held_.rbegin()->first.step;
-  if (last - *step_ > 1) return last;
-  return std::nullopt;
+  if (!entered) fail(entered.error().message);
 }
 
 Status PacketLink::send(const PacketTag& tag, std::span<const std::byte> payload, int64_t basis_version) {
@@ -106,23 +68,22 @@ Result<std::string> PacketLink::receive(const PacketTag& tag, int64_t basis_vers
   if (auto interrupted = interruption(tag.epoch)) return *std::move(interrupted);
   // A packet that cannot come would block until the run ends.
   TP_CHECK(tag_problem(tag, rules_).empty(), "waiting for a packet with {}", tag_problem(tag, rules_));
-  TP_CHECK(tag.epoch == epoch_ && (!step_ || tag.step == *step_ || tag.step - *step_ == 1),
-           "waiting for {} in epoch {}, step {}", to_string(tag), epoch_, step_.value_or(0));
-  TP_CHECK(!received_.contains(tag), "waiting for {} a second time", to_string(tag));
-  changed_.wait(lock, [&] { return interruption(tag.epoch) || held_.contains(tag) || failure_; });
+  const auto& step = shelf_.step();
+  TP_CHECK(tag.epoch == shelf_.epoch() && (!step || tag.step == *step || tag.step - *step == 1),
+           "waiting for {} in epoch {}, step {}", to_string(tag), shelf_.epoch(), step.value_or(0));
+  TP_CHECK(!shelf_.was_taken(tag), "waiting for {} a second time", to_string(tag));
+  changed_.wait(lock, [&] { return interruption(tag.epoch) || shelf_.holds(tag) || failure_; });
   if (auto interrupted = interruption(tag.epoch)) return *std::move(interrupted);
-  auto node = held_.extract(tag);
-  if (node.empty()) return Error{*failure_};
-  received_.insert(tag);
+  auto packet = shelf_.take(tag);
+  if (!packet) return Error{*failure_};
   changed_.notify_all();
   lock.unlock();
 
-  auto& packet = node.mapped();
-  if (packet.basis_version() != basis_version) {
+  if (packet->basis_version() != basis_version) {
     return refuse(Error{fmt::format("{} is of basis version {}; this stage is at version {}", to_string(tag),
-                                    packet.basis_version(), basis_version)});
+                                    packet->basis_version(), basis_version)});
   }
-  return std::move(*packet.mutable_payload());
+  return std::move(*packet->mutable_payload());
 }
 
 // ---- any thread ----
@@ -151,7 +112,7 @@ std::optional<Error> PacketLink::interruption(uint64_t epoch) const {
 
 PacketMeter PacketLink::meter() const {
   const std::lock_guard lock(mutex_);
-  return meter_;
+  return shelf_.meter();
 }
 
 Error PacketLink::refuse(const Error& why) {
@@ -212,12 +173,7 @@ void PacketLink::run_receiver() {
 
 void PacketLink::wait_for_room() {
   std::unique_lock lock(mutex_);
-  const auto full = [&] {
-    return std::count_if(held_.begin(), held_.end(), [](const auto& one) {
-             return one.first.kind == PacketKind::kEvalForward;
-           }) >= static_cast<ptrdiff_t>(kEvaluationAhead);
-  };
-  changed_.wait(lock, [&] { return failure_ || write_failed_ || !full(); });
+  changed_.wait(lock, [&] { return failure_ || write_failed_ || !shelf_.full_of_evaluation(); });
 }
 
 void PacketLink::take(wire::Frame frame) {
@@ -237,25 +193,7 @@ void PacketLink::take(wire::Frame frame) {
 
 Status PacketLink::accept(const PacketTag& tag, wire::Packet packet) {
   const std::lock_guard lock(mutex_);
-  if (tag.epoch < epoch_ || (tag.epoch == epoch_ && step_ && tag.step < *step_)) {
-    ++meter_.dropped_old;
-    return {};
-  }
-  if (tag.epoch > epoch_) {
-    return Error{fmt::format("a packet of epoch {} in epoch {}, which has its own links", tag.epoch, epoch_)};
-  }
-  if (step_ && tag.step - *step_ > 1) {
-    return Error{fmt::format("a packet of step {} in step {}; at most the next step's may come", tag.step, *step_)};
-  }
-  if (held_.contains(tag) || received_.contains(tag)) {
-    ++meter_.dropped_repeated;
-    return {};
-  }
-  if (held_.size() >= most_held_) {
-    return Error{
-        fmt::format("a packet of step {} when {} are waiting here; two steps have no more", tag.step, held_.size())};
-  }
-  held_.emplace(tag, std::move(packet));
+  TRY(shelf_.accept(tag, std::move(packet)));
   changed_.notify_all();
   return {};
 }

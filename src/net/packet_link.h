@@ -7,11 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,14 +18,10 @@
 #include "base/result.h"
 #include "net/link.h"
 #include "net/packet.h"
+#include "net/packet_shelf.h"
 #include "net/shape_plan.h"
 
 namespace thinpipe {
-
-struct PacketMeter {
-  uint64_t dropped_old = 0;  // of an older epoch or step, on arrival or after enter()
-  uint64_t dropped_repeated = 0;
-};
 
 // Runs two threads: a sender and a receiver.
 //
@@ -36,22 +30,14 @@ struct PacketMeter {
 // describes. That line carries whole frames.
 //
 // The receiver does not wait for the compute thread, so in a step the other end's packets wait for the network only
-// (for evaluations see below). What happens to an arriving packet when this end is at (epoch, step):
-//
-//   an older epoch, or an older step of the epoch  dropped
-//   a tag that is held or was received             dropped
-//   the epoch; the step or the next one            held until received or old
-//   the epoch, before its first enter()            held, any step
-//   a later epoch, or anything further ahead       the link fails: every epoch has its own links
-//   anything packet_tag() refuses                  the link fails
+// (for evaluations see below). What becomes of an arriving packet is in packet_shelf.h; a packet that is refused there
+// or by packet_tag() fails the link.
 //
 // A step's packets are few, and the schedule bounds them; an evaluation may have any number. When kEvaluationAhead of
 // those are held, the receiver takes nothing more until one is received or old. The other end's send() eventually
 // waits, so a fast stage does not fill a slow one's memory with a whole evaluation.
 //
-// The link holds at most 2 (2 M + 1) + kEvaluationAhead packets, which is all that two steps have; M is the rules'
-// microbatches. One more fails the link, and so does a payload above the rules' size. So the schedule bounds what a
-// neighbour can make this process hold.
+// A payload above the rules' size fails the link, too.
 //
 // The first failure sticks and ends every wait: close(), a refused packet, the other end's last word, or the end of the
 // connection. The end that closes sends its outbox at once, then the reason as its last word. The other end fails with
@@ -61,7 +47,7 @@ struct PacketMeter {
 // way when it is destroyed.
 class PacketLink {
  public:
-  static constexpr size_t kEvaluationAhead = 16;
+  static constexpr size_t kEvaluationAhead = PacketShelf::kEvaluationAhead;
 
   // Starts at the given epoch; the step is unknown until enter(). seed: for the shape's jitter.
   PacketLink(std::unique_ptr<Link> link, PacketRules rules, uint64_t epoch, const LinkShape& shape = {},
@@ -110,7 +96,6 @@ class PacketLink {
     TimePoint due;
     wire::Frame frame;
   };
-  using Held = std::map<PacketTag, wire::Packet>;
 
   void run_sender();
   void run_receiver();
@@ -119,28 +104,21 @@ class PacketLink {
   // Waits until one more packet may be taken from the link.
   void wait_for_room();
   void take(wire::Frame frame);
-  // Holds the packet or drops it. An error says why it must not be here.
   Status accept(const PacketTag& tag, wire::Packet packet);
   void fail(const std::string& reason);
   // Called by a thread that no longer uses the link.
   void end_direction();
   // With the mutex held:
   std::optional<Error> interruption(uint64_t epoch) const;
-  std::optional<int64_t> step_too_far_ahead() const;
 
   const std::unique_ptr<Link> link_;
   const PacketRules rules_;
-  const size_t most_held_;
   const size_t most_outgoing_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // when anything below changes
-  uint64_t epoch_;
-  std::optional<int64_t> step_;
-  Held held_;  // of epoch_
-  std::set<PacketTag> received_;
+  PacketShelf shelf_;
   std::optional<Interrupt> interrupt_;
-  PacketMeter meter_;
   ShapePlan line_;
   std::deque<Outgoing> outbox_;
   std::optional<std::string> failure_;

@@ -264,6 +264,7 @@ Result<std::string> StageWorker::receive(PacketLink& link, PacketKind kind, int6
   const WaitingFor shown(progress_, side_of(link));
   auto payload = link.receive({epoch_, step_, microbatch, kind}, basis_version());
   if (payload) (&link == next_ ? with_next_ : with_previous_).received.add(kind, microbatch, payload.value());
+  if (payload && progress_ != nullptr) progress_->bytes_received += payload.value().size();
   return payload;
 }
 
@@ -276,6 +277,7 @@ Status StageWorker::send(PacketLink& link, PacketKind kind, int64_t microbatch, 
   TRY(link.send({epoch_, step_, microbatch, kind}, payload, basis_version()));
   if (down) report_.set_forward_bytes(report_.forward_bytes() + bytes);
   if (!down) report_.set_backward_bytes(report_.backward_bytes() + bytes);
+  if (progress_ != nullptr) progress_->bytes_sent += bytes;
   return {};
 }
 

@@ -12,6 +12,8 @@ struct WorkProgress {
   std::atomic<uint64_t> done = 0;   // passes, pieces of downloaded files
   std::atomic<uint64_t> saved = 0;  // pieces of a checkpoint that were written or sent
   std::atomic<Waits> waits = Waits::kNothing;
+  // Of the messages between stages, since somebody took them.
+  std::atomic<uint64_t> bytes_sent = 0, bytes_received = 0;
 };
 
 // Says that the compute thread waits for a neighbour as long as it exists.

@@ -16,13 +16,21 @@
 namespace thinpipe {
 
 Result<ChildProcess> ChildProcess::start(const std::filesystem::path& program,
-                                         const std::vector<std::string>& arguments, const std::filesystem::path& log) {
+                                         const std::vector<std::string>& arguments, const std::filesystem::path& log,
+                                         const ChildSetting& setting) {
   const Fd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!output) return Error{fmt::format("cannot write {}: {}", log.string(), std::strerror(errno))};
   const auto name = program.string();
   std::vector<char*> argv{const_cast<char*>(name.c_str())};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  const auto name_of_variable = setting.variable.substr(0, setting.variable.find('=') + 1);
+  std::vector<char*> environment;
+  for (char** one = environ; *one != nullptr; ++one) {
+    if (name_of_variable.empty() || !std::string_view(*one).starts_with(name_of_variable)) environment.push_back(*one);
+  }
+  if (!setting.variable.empty()) environment.push_back(const_cast<char*>(setting.variable.c_str()));
+  environment.push_back(nullptr);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return Error{fmt::format("cannot start {}: {}", name, std::strerror(errno))};
@@ -34,10 +42,10 @@ Result<ChildProcess> ChildProcess::start(const std::filesystem::path& program,
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
-    const int nothing = ::open("/dev/null", O_RDONLY);
-    if (::dup2(nothing, STDIN_FILENO) >= 0 && ::dup2(output.get(), STDOUT_FILENO) >= 0 &&
+    const int input = setting.input >= 0 ? setting.input : ::open("/dev/null", O_RDONLY);
+    if (::dup2(input, STDIN_FILENO) >= 0 && ::dup2(output.get(), STDOUT_FILENO) >= 0 &&
         ::dup2(output.get(), STDERR_FILENO) >= 0) {
-      ::execv(argv[0], argv.data());
+      ::execve(argv[0], argv.data(), environment.data());
     }
     ::_exit(127);
   }

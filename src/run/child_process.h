@@ -19,12 +19,18 @@ struct ChildEnd {
   int signal = 0;
 };
 
+// What a child does not take over from this process.
+struct ChildSetting {
+  int input = -1;             // a descriptor, its standard input; default: none
+  std::string variable = {};  // "NAME=VALUE" in its environment; empty: none
+};
+
 class ChildProcess {
  public:
   // Appends its standard output and error to `log`. It has its own process group: a ctrl-C in the terminal does not
   // reach it.
   static Result<ChildProcess> start(const std::filesystem::path& program, const std::vector<std::string>& arguments,
-                                    const std::filesystem::path& log);
+                                    const std::filesystem::path& log, const ChildSetting& setting = {});
   // Kills it if it still runs.
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;

@@ -1,5 +1,5 @@
-// Changes the settings with which a run resumes: cuts, links, threads (load_resumed_config() says what may change).
-// Writes them down before the run uses them, so that every later resume uses the same settings.
+// Changes the settings with which a run resumes: cuts, links, threads (load_resumed_config() says what may change), and
+// its number of steps. Writes them down before the run uses them, so that every later resume uses the same settings.
 #pragma once
 
 #include <filesystem>
@@ -10,10 +10,17 @@
 
 namespace thinpipe {
 
-// Returns the run's config with these overrides and writes it to the run's config.toml. With other cuts, no worker
-// keeps its stage. Throws UserError if an override names a key that decides what is computed, if the run is complete,
+struct ChangedRun {
+  RunConfig config;
+  std::string note;  // for the person: what a new number of steps means; empty if it is the same
+};
+
+// Returns the run's config with these overrides and writes it to the run's config.toml. With other cuts or another
+// number of steps, no worker keeps its stage. With another number of steps a complete run is no longer complete, and
+// what was written at its end is removed; the checkpoint of its last step must be there. Throws UserError if an
+// override names a key that decides what is computed, if the run has done more steps, if it is complete and stays so,
 // or if somebody serves it.
-RunConfig change_run(const std::filesystem::path& folder, std::span<const std::string> overrides);
+ChangedRun change_run(const std::filesystem::path& folder, std::span<const std::string> overrides);
 
 // SHA-256 of the config without its cuts. Workers get the cuts with every epoch.
 std::string config_identity(RunConfig config);

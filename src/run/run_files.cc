@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
+#include "base/line.h"
 
 namespace thinpipe {
 namespace {
@@ -62,6 +63,54 @@ std::filesystem::path join_folder(const std::string& run) {
   const bool plain = !run.empty() && run.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!plain) throw UserError("this invite names a run in a way that no thinpipe does; ask for another one");
   return data_dir() / "joined" / run;
+}
+
+std::string run_name(const std::filesystem::path& run_folder) {
+  const auto folder = std::filesystem::absolute(run_folder / "").lexically_normal();  // with a slash at its end
+  return one_line(folder.parent_path().filename().string());
+}
+
+Result<JoinedRun> read_joined_run(const std::filesystem::path& folder) {
+  return read_json<JoinedRun>(folder / "joined.json", [](const nlohmann::json& found) {
+    JoinedRun joined{.run = one_line(found.at("run").get<std::string>()),
+                     .name = one_line(found.at("name").get<std::string>()),
+                     .peer = one_line(found.at("peer").get<std::string>()),
+                     .addresses = found.at("addresses").get<std::vector<std::string>>(),
+                     .stages = found.at("stages").get<int64_t>(),
+                     .stage = found.at("stage").get<int64_t>(),
+                     .step = found.at("step").get<int64_t>(),
+                     .steps = found.at("steps").get<int64_t>(),
+                     .steps_here = found.at("steps_here").get<int64_t>(),
+                     .tokens_here = found.at("tokens_here").get<int64_t>(),
+                     .seconds_here = found.at("seconds_here").get<int64_t>(),
+                     .bytes_sent = found.at("bytes_sent").get<uint64_t>(),
+                     .bytes_received = found.at("bytes_received").get<uint64_t>(),
+                     .ended = one_line(found.at("ended").get<std::string>())};
+    return joined;
+  });
+}
+
+Status write_joined_run(const std::filesystem::path& folder, const JoinedRun& joined) {
+  const nlohmann::ordered_json json = {{"run", joined.run},
+                                       {"name", one_line(joined.name)},
+                                       {"peer", joined.peer},
+                                       {"addresses", joined.addresses},
+                                       {"stages", joined.stages},
+                                       {"stage", joined.stage},
+                                       {"step", joined.step},
+                                       {"steps", joined.steps},
+                                       {"steps_here", joined.steps_here},
+                                       {"tokens_here", joined.tokens_here},
+                                       {"seconds_here", joined.seconds_here},
+                                       {"bytes_sent", joined.bytes_sent},
+                                       {"bytes_received", joined.bytes_received},
+                                       {"ended", one_line(joined.ended)}};
+  return write_file_atomically(folder / "joined.json", json.dump() + "\n");
+}
+
+bool takes_part(const std::filesystem::path& folder) {
+  const auto lock = lock_folder(folder);
+  return lock && !lock.value();
 }
 
 std::string full_disk_advice(const std::filesystem::path& run_folder) {

@@ -33,6 +33,9 @@ constexpr int kPollMs = 100;
 constexpr int kMostRestarts = 10;
 constexpr Duration kLook = std::chrono::seconds(1);
 constexpr Duration kFarewell = std::chrono::seconds(2);
+constexpr Duration kRemoteFarewell = std::chrono::seconds(10);
+// Of the invite that the hosts get. A machine that has joined comes back without one.
+constexpr int64_t kInviteLife_s = 30LL * 24 * 3600;
 
 // The coordinator's events to show to the person; all events are in the run's store.
 const std::set<std::string> kShownEvents = {"evaluated", "rollback",    "skipped", "refused",
@@ -60,6 +63,7 @@ class Supervisor {
     coordinator_ = {.name = "the coordinator",
                     .arguments = {"serve", "--local", "--run", run_.folder.string()},
                     .log = run_.folder / "logs" / "serve.log"};
+    if (!run_.remote.hosts.empty()) lead_remote();
   }
   ~Supervisor() { ::close(signals_); }
 
@@ -71,8 +75,10 @@ class Supervisor {
         find_coordinator();
         continue;
       }
-      for (int64_t stage = std::ssize(workers_); stage < run_.config.pipeline.stages; ++stage) add_worker(stage);
+      const int64_t here = remote_ ? 0 : run_.config.pipeline.stages;
+      for (int64_t stage = std::ssize(workers_); stage < here; ++stage) add_worker(stage);
       ask();
+      if (remote_) tend_remote();
       if (!dashboard_) dashboard_.emplace(run_.program, run_.folder, run_.dashboard);
       if (const auto text = dashboard_->news()) note(*text);
       for (auto& worker : workers_) tend(worker);
@@ -83,6 +89,33 @@ class Supervisor {
   }
 
  private:
+  // The coordinator of other machines listens where these can reach it. The dashboard is this process's own.
+  void lead_remote() {
+    remote_.emplace(run_.remote, run_.config.pipeline.stages, run_.folder / "logs", clock_);
+    coordinator_.arguments = {"serve", "--run", run_.folder.string(), "--dashboard", "off"};
+    const auto add = [&](const char* option, const std::vector<std::string>& values) {
+      for (const auto& value : values) coordinator_.arguments.insert(coordinator_.arguments.end(), {option, value});
+    };
+    add("--listen", run_.remote.listen);
+    add("--announce", run_.remote.announce);
+  }
+
+  void tend_remote() {
+    if (!remote_->started()) {
+      control::InviteRequest request;
+      request.set_what(control::InviteRequest::CREATE);
+      request.set_uses(slots_of(run_.remote.hosts));
+      request.set_lifetime_s(kInviteLife_s);
+      request.set_note("train --hosts");
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+      control::InviteReply reply;
+      if (!line_->stub()->Invite(&context, request, &reply).ok()) return;  // it may be restarting
+      remote_->start(reply.text());
+    }
+    for (const auto& text : remote_->tend(stop_asked_)) note(text);
+  }
+
   void start(Part& part) {
     if (!part.peer.empty()) {
       // Done at every start, because the folder may be gone.
@@ -249,9 +282,11 @@ class Supervisor {
 
   // Waits for the workers to end: the coordinator has told them to stop.
   void say_goodbye() {
-    const auto deadline = clock_.now() + kFarewell;
+    const auto deadline = clock_.now() + (remote_ ? kRemoteFarewell : kFarewell);
     const auto still_here = [&] {
-      return std::any_of(workers_.begin(), workers_.end(), [](Part& one) { return !one.process->poll(); });
+      if (remote_) (void)remote_->tend(true);
+      return (remote_ && !remote_->all_ended()) ||
+             std::any_of(workers_.begin(), workers_.end(), [](Part& one) { return !one.process->poll(); });
     };
     pollfd wait{signals_, POLLIN, 0};
     while (still_here() && clock_.now() < deadline) {
@@ -260,11 +295,16 @@ class Supervisor {
       while (::read(signals_, &info, sizeof info) > 0) {
       }
     }
-    workers_.clear();  // kills what is left
+    end_workers();  // those that are left
+  }
+
+  void end_workers() {
+    workers_.clear();
+    if (remote_) remote_->end();
   }
 
   RunOutcome leave_at_once() {
-    workers_.clear();
+    end_workers();
     coordinator_.process.reset();
     return {.step = std::max<int64_t>(0, shown_step_),
             .manifest_step = std::max<int64_t>(0, manifest_step_),
@@ -288,6 +328,7 @@ class Supervisor {
   int signals_ = -1;
   Part coordinator_;
   std::vector<Part> workers_;
+  std::optional<RemoteWorkers> remote_;  // instead of workers_, if the run is on other machines
   std::optional<CoordinatorPlace> place_;
   std::unique_ptr<CoordinatorLine> line_;
   std::optional<DashboardChild> dashboard_;

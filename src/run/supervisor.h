@@ -1,5 +1,6 @@
 // A whole run on this machine: starts the coordinator and one worker per stage as processes, restarts those that are
-// killed, shows one progress line, and stops them when asked (ctrl-C: after a checkpoint; twice: at once).
+// killed, shows one progress line, and stops them when asked (ctrl-C: after a checkpoint; twice: at once). The workers
+// may also be on other machines (remote_workers.h).
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "proto/control.pb.h"
 #include "run/coordinator/serve.h"
 #include "run/dashboard_child.h"
+#include "run/remote_workers.h"
 
 namespace thinpipe {
 
@@ -25,6 +27,7 @@ struct LocalRun {
   bool live = false;        // standard output is a terminal
   std::FILE* out = stdout;  // where to print for the person
   DashboardWish dashboard = {.listen = "off"};
+  RemoteRun remote = {};
   // Asked now and then: a reason means that the run is to stop with a checkpoint, as after ctrl-C. May be empty.
   std::function<std::optional<std::string>()> stop_wanted = {};
 };

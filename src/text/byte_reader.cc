@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "text/decompression.h"
+
 namespace thinpipe {
 namespace {
 
@@ -41,7 +43,10 @@ class PlainReader final : public ByteReader {
 }  // namespace
 
 std::unique_ptr<ByteReader> read_bytes_of(const std::filesystem::path& path) {
-  return std::make_unique<PlainReader>(path);
+  auto bytes = std::make_unique<PlainReader>(path);
+  const auto compression = compression_of(path);
+  if (compression == Compression::kNone) return bytes;
+  return decompressed(compression, std::move(bytes), path);
 }
 
 }  // namespace thinpipe

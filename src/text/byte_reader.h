@@ -1,4 +1,4 @@
-// The bytes of one file of a corpus, from its beginning to its end.
+// The bytes of one file of a corpus, from its beginning to its end, decompressed.
 #pragma once
 
 #include <cstdio>
@@ -20,7 +20,8 @@ class ByteReader {
   virtual Result<std::string_view> next() = 0;
 };
 
-// Never null. A file that cannot be opened is an error of the first next().
+// Decompresses a file that is named .gz or .zst (decompression.h). Never null. A file that cannot be opened is an error
+// of the first next().
 std::unique_ptr<ByteReader> read_bytes_of(const std::filesystem::path& path);
 
 }  // namespace thinpipe

@@ -1,27 +1,24 @@
 #include "text/corpus.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/bytes.h"
+#include "text/decompression.h"
+#include "text/json_line.h"
 #include "text/kjv.h"
+#include "text/not_text.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
 namespace {
 
-// The string "text" of a JSON object. Everything else is dropped while parsing, so it costs no memory.
-std::optional<std::string> text_field(const std::string& line) {
-  using Json = nlohmann::json;
-  const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
-    return depth != 1 || event != Json::parse_event_t::key || parsed == "text";
-  };
-  Json object = Json::parse(line, keep, /*allow_exceptions=*/false);
-  if (!object.is_object()) return std::nullopt;
-  const auto text = object.find("text");
-  if (text == object.end() || !text->is_string()) return std::nullopt;
-  return std::move(text->get_ref<std::string&>());
+constexpr std::string_view kBlank = " \t\r";
+
+// Whether the line looks like the first one of a JSON document that covers several.
+bool begins_json(std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
+  line = line.substr(0, line.find_last_not_of(kBlank) + 1);
+  return line.starts_with('[') || line == "{";
 }
 
 }  // namespace
@@ -51,12 +48,13 @@ struct DocumentReader::State {
   bool by_config = true;
   std::unique_ptr<TextInput> input;  // of files[file_index], once opened
   std::string rest;                  // read but not handed out; the file's next document begins with it
-  uint64_t invalid_count = 0;        // in the files before this one
+  uint64_t invalid_count = 0;        // in the files before this one, and in JSON escapes
 
   void open();
   // Each fills `document` from the open file, or returns false at its end.
   Result<bool> next_text(std::string& document);
   Result<bool> next_jsonl(std::string& document);
+  Result<std::string> document_in(const std::string& line);
   Result<bool> next_chapter(std::string& document);
   Result<bool> next_in_file(std::string& document);
 };
@@ -92,11 +90,7 @@ Result<bool> DocumentReader::State::next_jsonl(std::string& document) {
     const bool more = TRY(input->next_line(line));
     if (!more) return false;
     TRY(input->check_utf8(line));
-    if (line.find_first_not_of(" \t\r") != std::string::npos) {
-      auto text = text_field(line);
-      if (!text) return input->fault(0, "not a JSON object with a string \"text\"");
-      rest = std::move(*text);
-    }
+    if (line.find_first_not_of(kBlank) != std::string::npos) rest = TRY(document_in(line));
     input->passed(line);
     input->passed("\n");
   }
@@ -104,6 +98,28 @@ Result<bool> DocumentReader::State::next_jsonl(std::string& document) {
   document.assign(rest, 0, length);
   rest.erase(0, length);
   return true;
+}
+
+Result<std::string> DocumentReader::State::document_in(const std::string& line) {
+  std::string mended;
+  if (const auto at = find_half_escape(line)) {
+    if (form.invalid == Invalid::kRefuse) {
+      const auto what = fmt::format("the escape {} is half a character{}", line.substr(*at, kEscapeBytes),
+                                    input->hint("data.invalid = \"replace\" or \"skip\"", "take it out"));
+      return input->fault(*at, what, line);
+    }
+    mended = line;
+    invalid_count += replace_half_escapes(mended, form.invalid == Invalid::kReplace ? "\\ufffd" : "");
+  }
+  auto found = read_json_line(mended.empty() ? line : mended, form.field);
+  if (found.document) return std::move(*found.document);
+  std::string what = found.fault;
+  if (found.wrong_field) {
+    what += input->hint("data.field to the one that holds the text", "rename the one that holds the text");
+  } else if (begins_json(line)) {
+    what += "; if the file is one JSON document, make lines of it: " + json_conversion(files[file_index].path);
+  }
+  return input->fault(std::min(found.fault_at, line.size()), what, line);
 }
 
 Result<bool> DocumentReader::State::next_chapter(std::string& document) {
@@ -154,7 +170,9 @@ uint64_t DocumentReader::invalid_count() const {
   return state_->invalid_count + (state_->input ? state_->input->invalid_count() : 0);
 }
 
-Corpus::Kind Corpus::kind_of(const fs::path& path) { return path.extension() == ".jsonl" ? Kind::kJsonl : Kind::kText; }
+Corpus::Kind Corpus::kind_of(const fs::path& path) {
+  return plain_name(path).extension() == ".jsonl" ? Kind::kJsonl : Kind::kText;
+}
 
 std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder, std::string_view named) {
   std::vector<std::string> names;
@@ -180,7 +198,9 @@ std::vector<Corpus::File> Corpus::list_folder(const fs::path& folder, std::strin
   return files;
 }
 
-Corpus Corpus::open(const DataConfig& data) { return open(data.corpus, "data.corpus", {data.encoding, data.invalid}); }
+Corpus Corpus::open(const DataConfig& data) {
+  return open(data.corpus, "data.corpus", {data.encoding, data.invalid, data.field});
+}
 
 Corpus Corpus::open(const std::string& source, std::string_view named, TextForm form) {
   Corpus corpus;

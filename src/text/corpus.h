@@ -52,8 +52,8 @@ class DocumentReader {
 
 class Corpus {
  public:
-  // "kjv" (one document per chapter), or the path of a text file, a .jsonl file (one document per line, in the
-  // field "text"), or a folder of both, read in the order of their paths, without hidden files. Throws UserError if
+  // "kjv" (one document per chapter), or the path of a text file, a .jsonl file (one document per line, in
+  // form.field), or a folder of both, read in the order of their paths, without hidden files. Throws UserError if
   // there is nothing to read; the message calls the source `named`. Contents are checked when they are read.
   static Corpus open(const std::string& source, std::string_view named = "data.corpus", TextForm form = {});
   static Corpus open(const DataConfig& data);

@@ -27,6 +27,7 @@ Survey read_through(const Corpus& corpus, DocumentSizes sizes, double val_fracti
     hash.add(document);
     survey.split.add();
     survey.bytes += document.size();
+    survey.blank = survey.blank && document.find_first_not_of(" \t\r\n\v\f") == std::string::npos;
     on_document(survey.bytes);
   }
   survey.content_sha256 = hash.hex();
@@ -51,8 +52,9 @@ bool DocumentSplit::is_val(uint64_t index) const {
 
 Survey survey_corpus(const Corpus& corpus, double val_fraction, const std::function<void(uint64_t)>& on_document) {
   Survey survey = read_through(corpus, {}, val_fraction, on_document);
-  if (survey.bytes == 0) {
-    throw UserError(fmt::format("data.corpus = \"{}\" has no text: give a larger corpus, or \"kjv\"", corpus.source()));
+  if (survey.blank) {
+    throw UserError(fmt::format("data.corpus = \"{}\" has no text{}: give a larger corpus, or \"kjv\"", corpus.source(),
+                                survey.bytes == 0 ? "" : " but white space"));
   }
   if (survey.split.documents() < kFewDocuments) {
     DocumentSizes finer;

@@ -37,6 +37,7 @@ struct Survey {
   std::string content_sha256;
   uint64_t bytes = 0;
   uint64_t invalid = 0;  // sequences of bytes that were replaced or skipped
+  bool blank = true;     // nothing but white space
 };
 
 // Reads and checks the whole corpus. If it has fewer than 20 documents, its text files (and a single .jsonl document)

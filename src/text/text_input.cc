@@ -5,50 +5,20 @@
 #include <algorithm>
 
 #include "base/line.h"
+#include "text/not_text.h"
 
 namespace thinpipe {
 namespace {
 
 constexpr size_t kMaxTextLineBytes = 64 << 20;
 
-// What a file is that is not text, by its first bytes; empty if they are not known.
-std::string_view kind_of_binary(std::string_view beginning) {
-  using namespace std::string_view_literals;
-  struct Kind {
-    std::string_view magic;
-    std::string_view name;
-  };
-  static constexpr Kind kKinds[] = {
-      {"%PDF-"sv, "a PDF"},
-      {"PK\x03\x04"sv, "a zip archive, as .docx, .odt and .epub are"},
-      {"\x7F"
-       "ELF"sv,
-       "a program"},
-      {"\x89PNG"sv, "a picture"},
-      {"\xFF\xD8\xFF"sv, "a picture"},
-      {"GIF8"sv, "a picture"},
-      {"SQLite format 3"sv, "a database"},
-      {"\x1F\x8B"sv, "compressed by gzip, but not named .gz"},
-      {"\x28\xB5\x2F\xFD"sv, "compressed by zstd, but not named .zst"},
-      {"\xFD"
-       "7zXZ"sv,
-       "compressed by xz"},
-      {"BZh"sv, "compressed by bzip2"},
-      {"7z\xBC\xAF"sv, "a 7z archive"},
-  };
-  for (const auto& kind : kKinds) {
-    if (beginning.starts_with(kind.magic)) return kind.name;
-  }
-  return {};
-}
-
 }  // namespace
 
 TextInput::TextInput(const std::filesystem::path& path, TextForm form, bool by_config)
     : path_(path), form_(form), by_config_(by_config), bytes_(read_bytes_of(path)) {}
 
-std::string TextInput::hint(std::string_view settings) const {
-  return by_config_ ? fmt::format("; set {}", settings) : "; convert it to UTF-8";
+std::string TextInput::hint(std::string_view settings, std::string_view otherwise) const {
+  return by_config_ ? fmt::format("; set {}", settings) : fmt::format("; {}", otherwise);
 }
 
 Result<Encoding> TextInput::found_encoding(std::string_view beginning) const {
@@ -65,14 +35,15 @@ Result<Encoding> TextInput::found_encoding(std::string_view beginning) const {
   }
   if (probe.invalid_count() == 0) return Encoding::kUtf8;
   if (beginning.find('\0') != std::string_view::npos) {
-    return Error{fmt::format("{}: is neither UTF-8 nor UTF-16 and holds NUL bytes, so it is not text", path_.string())};
+    return Error{fmt::format("{}: is neither UTF-8 nor UTF-16 and holds NUL bytes, so it is not text{}", path_.string(),
+                             hint("data.encoding = \"latin-1\" to read it all the same"))};
   }
   return Encoding::kLatin1;
 }
 
 Status TextInput::begin(std::string_view beginning) {
-  if (const auto kind = kind_of_binary(beginning); !kind.empty()) {
-    return Error{fmt::format("{}: is not text but {}; convert it to text, or take it away", path_.string(), kind)};
+  if (const auto why = why_not_text(path_, beginning, by_config_); !why.empty()) {
+    return Error{fmt::format("{}: {}", path_.string(), why)};
   }
   auto encoding = form_.encoding;
   if (encoding == Encoding::kAuto) encoding = TRY(found_encoding(beginning));

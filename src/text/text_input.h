@@ -16,10 +16,11 @@
 
 namespace thinpipe {
 
-// How the files of a corpus are read: data.encoding and data.invalid.
+// How the files of a corpus are read: data.encoding, data.invalid and data.field.
 struct TextForm {
   Encoding encoding = Encoding::kUtf8;
   Invalid invalid = Invalid::kRefuse;
+  std::string field = "text";
 };
 
 // For one thread. Errors name the file and end the reading.
@@ -38,9 +39,11 @@ class TextInput {
 
   // Advances the position for messages; called with every text that was handed out.
   void passed(std::string_view text);
-  // An error at `offset` bytes after that position. Bytes are those of the text as UTF-8.
+  // An error at `offset` bytes after that position, in `text`. Bytes are those of the text as UTF-8.
   Error fault(size_t offset, std::string_view what, std::string_view text = {}) const;
   Status check_utf8(std::string_view text) const;
+  // What helps, for the end of a message: "; set " and the settings, or what else to do if the user can set none.
+  std::string hint(std::string_view settings, std::string_view otherwise = "convert it to UTF-8") const;
 
   // How many sequences of bytes were replaced or skipped so far.
   uint64_t invalid_count() const { return decoder_ ? decoder_->invalid_count() : 0; }
@@ -48,8 +51,6 @@ class TextInput {
  private:
   Status begin(std::string_view beginning);
   Result<Encoding> found_encoding(std::string_view beginning) const;
-  // ": " and the settings that would help, or nothing.
-  std::string hint(std::string_view settings) const;
 
   std::filesystem::path path_;
   TextForm form_;

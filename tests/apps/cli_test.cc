@@ -67,6 +67,7 @@ TEST(CommandLine, RefusesAnEmptyValueInsteadOfTakingTheDefault) {
       {{"doctor", "--config", ""}, "--config"},
       {{"data", "prepare", ""}, "CORPUS"},
       {{"data", "prepare", "corpus.txt", "--tokenizer", ""}, "--tokenizer"},
+      {{"data", "prepare", "corpus.txt", "--field", ""}, "--field"},
       {{"data", "inspect", ""}, "CORPUS"},
       {{"tokenizer", "train", ""}, "CORPUS"},
       {{"completion", ""}, "SHELL"},
@@ -74,6 +75,13 @@ TEST(CommandLine, RefusesAnEmptyValueInsteadOfTakingTheDefault) {
   };
   for (const auto& [command, name] : commands) {
     expect_refused(program, command, {name + ": the value is empty; give one or leave it out"});
+  }
+}
+
+TEST(CommandLine, WaitOfJoin_NeedsATime) {
+  const Program program;
+  for (const char* wait : {"soon", "-1h", "2", "9999d"}) {
+    expect_refused(program, {"join", "thinpipe-v1-x", fmt::format("--wait={}", wait)}, {"--wait", wait, "30min, 2h"});
   }
 }
 
@@ -208,8 +216,10 @@ TEST(CliData, CorpusThatIsNotText_IsNamed) {
   expect_refused(program, tiny_run({"data.corpus=a\nb"}), {"data.corpus = \"a\\u000ab\"", "give \"kjv\""});
   expect_refused(program, tiny_run({"data.corpus=nothing"}), {"data.corpus", "nothing has no files"});
   expect_refused(program, tiny_run({"data.corpus=empty.txt"}), {"data.corpus = \"empty.txt\"", "no text"});
-  expect_refused(program, tiny_run({"data.corpus=latin.txt"}), {"latin.txt: line 21", "invalid UTF-8", "data.encoding"});
-  expect_refused(program, tiny_run({"data.corpus=broken.jsonl"}), {"broken.jsonl: line 2", "a string \"text\""});
+  expect_refused(program, tiny_run({"data.corpus=latin.txt"}),
+                 {"latin.txt: line 21", "invalid UTF-8", "data.encoding"});
+  expect_refused(program, tiny_run({"data.corpus=broken.jsonl"}),
+                 {"broken.jsonl: line 2", "the field \"text\"", "\"txet\"", "data.field"});
   // A regular file that opens and then fails on every read, for root too.
   expect_refused(program, tiny_run({"data.corpus=/proc/self/mem"}), {"cannot read /proc/self/mem"});
   EXPECT_FALSE(std::filesystem::exists(program.data()));

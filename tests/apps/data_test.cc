@@ -6,6 +6,7 @@
 #include "apps/running_program.h"
 #include "base/files.h"
 #include "base/sha256.h"
+#include "text/compressed.h"
 #include "text/prepare_setting.h"
 
 namespace thinpipe {
@@ -132,6 +133,35 @@ TEST_F(Data, SettingsAreCheckedAsInAConfig) {
   run({"tokenizer", "train", "corpus.txt", "--vocab", "298", "--out", "b.model"});
   expect_refused(program_, {"data", "inspect", "corpus.txt", "--tokenizer", "b.model"},
                  {"b.model: has 298 pieces", "of the corpus has 300"});
+}
+
+TEST_F(Data, CompressedTextAndAnotherField_GiveTheSameCorpus) {
+  const std::string text = read_file(program_ / "corpus.txt").take();
+  const std::string id = prepare()["id"];
+  write_file(program_ / "corpus.txt.gz", test::gzip(text));
+  write_file(program_ / "corpus.txt.zst", test::zstd(text));
+  for (const auto* name : {"corpus.txt.gz", "corpus.txt.zst"}) {
+    EXPECT_EQ(last_line(run({"data", "prepare", name, "--vocab", "300", "--json"}))["id"], id) << name;
+  }
+  write_file(program_ / "a.jsonl", test::jsonl(test::sixty_documents()));
+  std::string lines = read_file(program_ / "a.jsonl").take();
+  for (size_t at = 0; (at = lines.find("{\"text\"", at)) != std::string::npos;) lines.replace(at, 7, "{\"body\"");
+  write_file(program_ / "b.jsonl.zst", test::zstd(lines));
+  const auto plain = last_line(run({"data", "prepare", "a.jsonl", "--vocab", "300", "--json"}));
+  const Arguments other{"data", "prepare", "b.jsonl.zst", "--vocab", "300", "--json", "--field", "body"};
+  EXPECT_EQ(last_line(run(other))["id"], plain["id"]);
+  expect_refused(program_, {"data", "prepare", "b.jsonl.zst"},
+                 {"b.jsonl.zst: line 1", "without the field \"text\"; it has \"body\"", "set data.field"});
+}
+
+TEST_F(Data, TextThatIsRefused_TakesOneLine) {
+  write_file(program_ / "a\nb.txt.gz", test::gzip(test::english(800, 1)).substr(0, 900));
+  write_file(program_ / "bomb.txt.zst", test::zstd_bomb(1 << 16));
+  write_file(program_ / "a.csv", "id,text\n");
+  expect_refused(program_, {"data", "prepare", "a\nb.txt.gz"}, {"a\\u000ab.txt.gz: byte 900, after ", "is cut short"});
+  expect_refused(program_, {"data", "prepare", "bomb.txt.zst"},
+                 {"bomb.txt.zst: byte ", "100 times", "`zstd -d` first"});
+  expect_refused(program_, {"data", "prepare", "a.csv"}, {"a.csv: is a table", "cat a.csv | python3", "data.field"});
 }
 
 TEST_F(Data, TrainedTokenizer_EqualsTheOneFromPreparation) {

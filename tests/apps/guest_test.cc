@@ -2,6 +2,8 @@
 // `status` and `service` say.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "apps/running_program.h"
 
 namespace thinpipe {
@@ -46,6 +48,8 @@ TEST(Guest, WrongLimits_AreRefusedBeforeAnythingIsPrepared) {
   expect_refused(program, {"train", "small.toml", "--max-memory", "20MiB"},
                  {"memory: this run needs up to ", "--max-memory allows 20 MiB", "too little"});
   expect_refused(program, {"train", "small.toml", "--in-process", "--on-battery", "leave"}, {"--in-process"});
+  expect_refused(program, {"train", "small.toml", "--host", "box", "--threads", "2"},
+                 {"--threads 2: limits this machine", "leave it out"});
   expect_refused(program, {"train", "small.toml", "--on-battery", "run"}, {"run is not one of leave, stay"});
 }
 
@@ -119,20 +123,32 @@ TEST(Guest, JoinedMachine_WithCapsAndBreaks_TrainsToTheSameBits) {
   auto other = join("other", {"--listen", "127.0.0.1"});
   ASSERT_TRUE(serving.wait_until("some steps are done", [&] { return test::metrics_lines(run) >= 3; }));
   RunningProgram asking(program, {"status"}, program / "guest-data");
-  EXPECT_NE(asking.wait().out.find("takes part; limits: threads 1, max-memory 4GiB, max-upload 20mbit, max-download "
-                                   "30mbit, on-battery leave\n"),
-            std::string::npos)
+  EXPECT_NE(
+      asking.wait().out.find("  takes part\nlimits on this machine: threads 1, max-memory 4GiB, max-upload 20mbit, "
+                             "max-download 30mbit, on-battery leave\n"),
+      std::string::npos)
       << asking.out() << asking.err();
   laptop.plug(false);
   ASSERT_TRUE(guest->wait_for_output("waiting: this machine runs on battery")) << guest->out() << guest->err();
   EXPECT_NE(guest->out().find("leaving after a checkpoint: this machine runs on battery"), std::string::npos);
   EXPECT_LT(test::metrics_lines(run), 30) << "too late to be a test";
+  RunningProgram listing(program, {"runs", "--json"}, program / "guest-data");
+  const auto list = listing.wait().out;
+  const auto json = nlohmann::json::parse(list.substr(list.find("\n[") + 1)).at(0);
+  EXPECT_EQ(json.at("state").get<std::string>().find("waiting: this machine runs on battery"), 0U) << list;
+  EXPECT_EQ(json.at("limits").at("max-upload"), "20mbit") << list;
+  EXPECT_EQ(guest->out().find("this machine took part in"), std::string::npos) << "a break is not the end";
   laptop.plug(true);
   for (auto* running : {guest.get(), other.get(), &serving}) {
     const auto outcome = running->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   }
   test::expect_same_result(run, test::result_of(local));
+  // The visit is one, with the break in it.
+  const auto part = guest->out().find("this machine took part in ");
+  EXPECT_NE(part, std::string::npos) << guest->out();
+  EXPECT_EQ(guest->out().find("this machine took part in ", part + 1), std::string::npos) << guest->out();
+  EXPECT_NE(guest->out().find("the run has ended: "), std::string::npos) << guest->out();
 }
 
 TEST(Service, WithoutSystemd_SaysSoInOneLine) {

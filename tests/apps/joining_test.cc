@@ -317,10 +317,168 @@ TEST_F(Joining, CoordinatorThatDies_IsNoticedAndCtrlCLeaves) {
   EXPECT_TRUE(upper->wait_for_output("the coordinator has not answered for "));
   upper->signal(SIGINT);
   expect_ends_well(*upper);
-  // Who comes back is told the same as at first.
+  EXPECT_NE(upper->out().find("this machine took part in "), std::string::npos) << upper->out();
+  // Who comes back is told so, and the same about the run as at first.
   serving = serve({"serve", "--run", run.string()}, "");
   upper = join("zoe", text, "", local);
+  EXPECT_TRUE(upper->wait_for_output("back in the run run as zoe-"));
+  EXPECT_TRUE(upper->wait_for_output("; this machine held stage 0 and took part in "));
   EXPECT_TRUE(upper->wait_for_output("a subspace model, d = 32, 4 blocks in 2 stage(s); 100000 steps"));
+}
+
+TEST_F(Joining, ServeThatIsStopped_IsWaitedForAndTheRunEndsTheSame) {
+  Arguments settings{kTwoStages, "train.steps=40"};
+  const auto expected = local_result(settings);
+  settings.push_back(kSlowLinks);
+  const auto run = program_ / "run";
+  const Arguments local{"--listen", "127.0.0.1"};
+  auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, settings), "");
+  EXPECT_TRUE(serving->wait_for_output("0 of 2 machines are here; for the others: thinpipe invite " + run.string()));
+  const auto text = invite(run, "", {"--uses", "2"});
+  auto patient = join("patient", text, "", local);
+  wait_until_in(*serving, "patient");
+  EXPECT_TRUE(patient->wait_for_output("1 of 2 machines are here; the run waits for the others"));
+  auto other = join("other", text, "", {"--listen", "127.0.0.1", "--wait", "0"});
+  EXPECT_TRUE(serving->wait_for_output("all 2 machines are here"));
+  EXPECT_TRUE(serving->wait_for_output("step "));
+  ASSERT_TRUE(serving->wait_until("some steps are done", [&] { return test::metrics_lines(run) >= 3; }));
+  serving->signal(SIGINT);
+  expect_ends_well(*serving);
+  EXPECT_NE(serving->out().find("stopping: a checkpoint is written first"), std::string::npos) << serving->out();
+  EXPECT_NE(serving->out().find("thinpipe serve --run " + run.string()), std::string::npos) << serving->out();
+  EXPECT_LT(test::metrics_lines(run), 40) << "too late to be a test";
+  // One was told not to wait.
+  expect_ends_well(*other);
+  EXPECT_NE(other->out().find("the run has ended: stopped after step"), std::string::npos) << other->out();
+  EXPECT_TRUE(says(*patient, "waiting up to 12h00m until the run is served again; ctrl-C leaves"));
+  EXPECT_TRUE(patient->wait_for_output("the coordinator has not answered for "));
+  serving = serve({"serve", "--run", run.string()}, "");
+  EXPECT_TRUE(patient->wait_for_output("the coordinator answers again"));
+  other = join("other", text, "", local);
+  for (auto* running : {patient.get(), other.get(), serving.get()}) expect_ends_well(*running);
+  for (auto* running : {patient.get(), other.get()}) {
+    EXPECT_NE(running->out().find("the run has ended: all 40 steps are done"), std::string::npos) << running->out();
+  }
+  // Steps that were rolled back count, too.
+  const std::string part = "this machine took part in ";
+  const auto at = patient->out().find(part);
+  ASSERT_NE(at, std::string::npos) << patient->out();
+  EXPECT_GE(std::stoi(patient->out().substr(at + part.size())), 40) << patient->out();
+  EXPECT_NE(serving->out().find("all 40 steps are done; validation loss "), std::string::npos) << serving->out();
+  test::expect_same_result(run, expected);
+}
+
+TEST_F(Joining, MemberThatWaitsForAStoppedServe_LeavesAtCtrlC) {
+  const auto run = program_ / "run";
+  const Arguments local{"--listen", "127.0.0.1"};
+  auto serving =
+      serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, {kTwoStages}), "");
+  const auto text = invite(run, "");
+  auto waits = join("waits", text, "", local);
+  wait_until_in(*serving, "waits");
+  serving->signal(SIGINT);
+  expect_ends_well(*serving);
+  EXPECT_TRUE(says(*waits, "until the run is served again"));
+  waits->signal(SIGINT);
+  expect_ends_well(*waits);
+  EXPECT_NE(waits->out().find("left the run;"), std::string::npos) << waits->out();
+  // Another start of it waits, too: the machine knows the run.
+  waits = join("waits", text, "", local);
+  EXPECT_TRUE(says(*waits, "does not answer; waiting for it"));
+  waits->signal(SIGINT);
+  expect_ends_well(*waits);
+}
+
+TEST_F(Joining, MemberSeesPausesAndFindsTheRunAmongItsOwn) {
+  const auto run = program_ / "run";
+  const Arguments settings{kTwoStages, "train.steps=100000", kSlowLinks};
+  auto serving = serve(with({"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()}, settings), "");
+  const auto text = invite(run, "", {"--uses", "2"});
+  const Arguments local{"--listen", "127.0.0.1"};
+  auto a = join("a", text, "", local), b = join("b", text, "", local);
+  EXPECT_TRUE(a->wait_for_output("run run ("));
+  EXPECT_TRUE(a->wait_for_output("this machine holds stage "));
+  const auto on_its_machine = [&](const Arguments& arguments) {
+    return RunningProgram(program_, arguments, program_ / "a-data").wait();
+  };
+  EXPECT_EQ(program_.run({"pause", run.string()}).exit_code, 0);
+  EXPECT_TRUE(a->wait_for_output("the run is paused: "));
+  EXPECT_NE(a->out().find("its organiser can continue it"), std::string::npos) << a->out();
+  const auto listed = on_its_machine({"runs"});
+  EXPECT_EQ(listed.exit_code, 0) << listed.err;
+  EXPECT_TRUE(listed.out.starts_with("run (")) << listed.out;
+  EXPECT_NE(listed.out.find("/100000  joined as a-"), std::string::npos) << listed.out;
+  EXPECT_TRUE(listed.out.ends_with("  takes part\n")) << listed.out;
+  const auto id = listed.out.substr(5, 8);
+  for (const Arguments& arguments : {Arguments{"status"}, Arguments{"status", id}}) {
+    const auto status = on_its_machine(arguments);
+    EXPECT_EQ(status.exit_code, 0) << status.err;
+    EXPECT_NE(status.out.find("paused"), std::string::npos) << status.out;
+    EXPECT_NE(status.out.find("stage 1    "), std::string::npos) << status.out;
+  }
+  const auto json = on_its_machine({"status", "--json"}).out;
+  EXPECT_EQ(nlohmann::json::parse(json.substr(json.find("\n{") + 1)).at("paused"), true) << json;
+  // What only the organiser may do stays refused, and a name that nobody gave is not found.
+  EXPECT_EQ(on_its_machine({"resume", id}).exit_code, 2);
+  test::expect_one_line(on_its_machine({"status", "walk"}), {"there is no run 'walk'"});
+  EXPECT_EQ(program_.run({"resume", run.string()}).exit_code, 0);
+  EXPECT_TRUE(a->wait_for_output("the run goes on"));
+  serving->signal(SIGKILL);
+  (void)serving->wait();
+  test::expect_one_line({2, "", on_its_machine({"status"}).err}, {"its coordinator does not answer"});
+  a->signal(SIGINT);
+  expect_ends_well(*a);
+  EXPECT_TRUE(on_its_machine({"runs"}).out.ends_with("  left the run\n"));
+}
+
+// The organiser's machine holds a stage too: two machines, two commands.
+TEST_F(Joining, ServeThatJoins_HoldsAStageWhateverIsKilled) {
+  Arguments settings{kTwoStages, "train.steps=80"};
+  const auto expected = local_result(settings);
+  settings.push_back(kSlowLinks);
+  const auto run = program_ / "run";
+  const Arguments local{"--listen", "127.0.0.1"};
+  const auto own_machine = [](const RunningProgram& serve) {
+    for (const auto& info : test::all_processes()) {
+      if (info.parent == serve.pid() && info.state != 'Z' && info.arguments.size() > 1 && info.arguments[1] == "join")
+        return info.pid;
+    }
+    return pid_t{-1};
+  };
+  auto serving =
+      serve(with({"serve", "small.toml", "--join", "--listen", "127.0.0.1", "--run-dir", run.string()}, settings), "");
+  EXPECT_TRUE(serving->wait_for_output("1 of 2 machines are here"));
+  auto other = join("other", invite(run, ""), "", local);
+  const auto wait_for_lines = [&](int64_t lines) {
+    ASSERT_TRUE(serving->wait_until("steps are done", [&] { return test::metrics_lines(run) >= lines; }));
+  };
+  wait_for_lines(3);
+  const pid_t killed = own_machine(*serving);
+  ASSERT_GT(killed, 0);
+  ::kill(killed, SIGKILL);
+  EXPECT_TRUE(serving->wait_for_output("this machine's stage was ended by signal 9 (Killed); starting it again"));
+  wait_for_lines(test::metrics_lines(run) + 2);
+  const pid_t orphan = own_machine(*serving);
+  ASSERT_GT(orphan, 0);
+  EXPECT_NE(orphan, killed);
+  serving->signal(SIGKILL);
+  (void)serving->wait();
+  EXPECT_TRUE(other->wait_until("nothing of it is left", [&] {
+    const auto all = test::all_processes();
+    return std::none_of(all.begin(), all.end(),
+                        [&](const auto& info) { return info.pid == orphan && info.state != 'Z'; });
+  }));
+  EXPECT_LT(test::metrics_lines(run), 80) << "too late to be a test";
+  serving = serve({"serve", "--join", "--run", run.string(), "--listen", "127.0.0.1"}, "");
+  wait_for_lines(test::metrics_lines(run) + 1);
+  serving->signal(SIGINT);
+  expect_ends_well(*serving);
+  EXPECT_NE(serving->out().find(run.string() + " --join"), std::string::npos) << serving->out();
+  EXPECT_EQ(own_machine(*serving), -1);
+  EXPECT_LT(test::metrics_lines(run), 80) << "too late to be a test";
+  serving = serve({"serve", "--join", "--run", run.string(), "--listen", "127.0.0.1"}, "");
+  for (auto* running : {other.get(), serving.get()}) expect_ends_well(*running);
+  test::expect_same_result(run, expected);
 }
 
 TEST_F(Joining, RefusesInvalidInvites) {

@@ -242,6 +242,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       {"model.init_std", {"0", "inf"}, {"0.5"}},
       {"data.corpus", {"", "''"}, {"a"}},
       {"data.vocab", {"259", "16777217"}, {"260", "16777216"}},
+      {"data.field", {"", "''"}, {"body"}},
       {"data.val_fraction", {"0", "0.51", "1", "-0.1", "nan"}, {"0.5", "1e-9"}},
       {"train.steps", {"-1", "10000001"}, {"0", "10000000"}},
       {"train.seq_len", {"0", "65537"}, {"1"}},

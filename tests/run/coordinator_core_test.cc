@@ -407,6 +407,49 @@ TEST(Coordinator, StopRequest_SavesFirst) {
   EXPECT_EQ(cluster.finished()->reason, "stopped after step 3; the checkpoint is written");
 }
 
+// Whether every Stop that was sent says that the run may go on later; nullopt if none was sent, or they differ.
+std::optional<bool> said_resumable(const SimulatedRun& cluster) {
+  std::optional<bool> said;
+  for (const auto& effect : cluster.all<SendTo>()) {
+    if (!effect.message.has_stop()) continue;
+    if (said && *said != effect.message.stop().resumable()) return std::nullopt;
+    said = effect.message.stop().resumable();
+  }
+  return said;
+}
+
+TEST(Coordinator, StopRequest_TellsTheMembersOfAnOpenRunThatItMayGoOn) {
+  for (const bool open : {true, false}) {
+    auto rules = small_rules();
+    rules.open = open;
+    Pair cluster(rules);
+    cluster.run_to(2);
+    cluster.tell(control::ControlRequest::STOP);
+    cluster.pump();
+    ASSERT_TRUE(cluster.finished());
+    EXPECT_EQ(said_resumable(cluster), open);
+    // Also one that comes after that.
+    cluster.connect(cluster.worker("b"));
+    cluster.pump();
+    EXPECT_EQ(said_resumable(cluster), open);
+  }
+}
+
+TEST(Coordinator, EndOfAnOpenRun_IsFinal) {
+  auto rules = small_rules();
+  rules.open = true;
+  Pair complete(rules), failed(rules);
+  complete.pump();
+  ASSERT_TRUE(complete.finished());
+  EXPECT_EQ(said_resumable(complete), false);
+  failed.run_to(1);
+  failed.tell(control::ControlRequest::STOP);
+  failed.apply(failed.core().fail("the disk is full"));
+  failed.pump();
+  ASSERT_TRUE(failed.finished());
+  EXPECT_EQ(said_resumable(failed), false);
+}
+
 TEST(Coordinator, StopRequest_WithoutWorkers_EndsAtOnce) {
   SimulatedRun cluster(small_rules());
   cluster.tell(control::ControlRequest::STOP);

@@ -237,6 +237,28 @@ TEST_F(WorkerDecides, StopDuringAStep_EndsAtOnceAndIgnoresTheRest) {
   EXPECT_TRUE(core.tick().empty());
 }
 
+TEST_F(WorkerDecides, StopOfACoordinatorThatMayComeBack_SaysSo) {
+  auto message = stop("stopped after step 3; the checkpoint is written");
+  EXPECT_FALSE(find<End>(WorkerCore(facts(), TimePoint{}).message(message))->resumable);
+  message.mutable_stop()->set_resumable(true);
+  const auto end = find<End>(core.message(message));
+  ASSERT_TRUE(end);
+  EXPECT_TRUE(end->resumable);
+  EXPECT_FALSE(end->failed);
+  EXPECT_EQ(end->why, "stopped after step 3; the checkpoint is written");
+}
+
+TEST_F(WorkerDecides, WithoutACoordinator_WaitsAsLongAsItWasTold) {
+  auto patient = facts();
+  patient.patience = std::chrono::hours(12);
+  WorkerCore waits(patient, TimePoint{});
+  const auto gone = [](WorkerCore& one, Duration time) { return find<End>(one.disconnected(TimePoint() + time)); };
+  EXPECT_FALSE(gone(core, std::chrono::minutes(9)));
+  EXPECT_TRUE(gone(core, std::chrono::minutes(11))->failed);
+  EXPECT_FALSE(gone(waits, std::chrono::hours(11)));
+  EXPECT_TRUE(gone(waits, std::chrono::hours(13))->failed);
+}
+
 TEST_F(WorkerDecides, RevokedNeighbour_IsCutOffAndTheFailedStepIsReported) {
   take_seat();
   core.message(run_step(1, 0));

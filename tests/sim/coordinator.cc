@@ -19,6 +19,13 @@ namespace {
 constexpr int64_t kMostOpen = 4;
 constexpr uint64_t kMostFileBytes = 64 << 10;
 constexpr auto kHelloTime = std::chrono::seconds(25);
+constexpr DoorLimits kDoor{.connections = 64,
+                           .strangers = 12,
+                           .of_network = 5,
+                           .per_second = 20,
+                           .burst = 40,
+                           .stranger_life = std::chrono::seconds(10)};
+constexpr auto kSweep = std::chrono::seconds(1);  // how soon a stranger whose time is over is gone
 
 template <class Calls, class PeerOf>
 int64_t count_of_peer(const Calls& calls, PeerOf peer_of, const std::string& peer) {
@@ -65,6 +72,7 @@ Status SimCoordinator::start() {
   desk_ = std::move(desk);
   admission_ = std::make_unique<Admission>(world_.run(), desk_->store(), world_.authority());
   ++life_;
+  door_.emplace(kDoor);
   world_.trace("coordinator {} starts at step {}", name_, desk_->core().committed());
   const int64_t found = desk_->core().committed();
   if (found != history_.committed() && found != unsure_count_) {
@@ -84,6 +92,7 @@ void SimCoordinator::kill(bool power) {
   if (!is_up()) return;
   world_.trace("coordinator {} {}", name_, power ? "loses power" : "is killed");
   auto lines = std::exchange(lines_, {});
+  close_door();
   enter();
   world_.sqlite().kill(process_);
   if (!power) disk_ = nullptr;
@@ -101,6 +110,7 @@ void SimCoordinator::kill(bool power) {
 // An orderly end, after the run has ended or something could not be written.
 void SimCoordinator::exit() {
   auto lines = std::exchange(lines_, {});
+  close_door();
   enter();
   uploads_.clear();
   admission_.reset();
@@ -157,6 +167,7 @@ void SimCoordinator::tick() {
   enter();
   desk_->tick();
   for (const int64_t upload : desk_->idle_uploads()) give_up_upload(upload);
+  watch_strangers();
   for (const auto& [session, line] : lines_) {
     if (line->said_hello || line->closing || line->broken || now() - line->opened <= kHelloTime) continue;
     throw Violation(fmt::format("a connection of {} that says nothing stays open", line->worker->peer()));
@@ -167,7 +178,14 @@ void SimCoordinator::tick() {
 Result<SessionId> SimCoordinator::accept(const std::shared_ptr<Connection>& line, const std::string& peer) {
   enter();
   TRY(desk_->check_peer(peer));
-  const auto session = TRY(desk_->open_session(peer));
+  const auto address = fmt::format("10.0.{}.1:{}", world_.number_of(peer), ++connections_);
+  if (!let_in(connections_, address)) return Error{"the door is closed"};
+  door_->prove(address, peer);
+  strangers_.erase(connections_);
+  const auto opened = desk_->open_session(peer);
+  if (!opened) door_->left(connections_);
+  const auto session = TRY(opened);
+  connection_of_[session] = connections_;
   if (count_of_peer(
           lines_, [](const auto& one) { return one->worker->peer(); }, peer) >= kMostOpen) {
     throw Violation(fmt::format("{} has more than {} connections", peer, kMostOpen));
@@ -201,6 +219,7 @@ void SimCoordinator::check_heard(const control::RunStatus& before, const control
 
 void SimCoordinator::hung_up(SessionId session) {
   if (lines_.erase(session) == 0) return;
+  door_->left(connection_of_.extract(session).mapped());
   enter();
   std::set<int64_t> broken;
   for (const auto& [number, upload] : uploads_) {
@@ -209,6 +228,44 @@ void SimCoordinator::hung_up(SessionId session) {
   for (const int64_t number : broken) give_up_upload(number);
   desk_->end_session(session);
   observe();
+}
+
+// ---- the door ----
+
+bool SimCoordinator::let_in(int connection, const std::string& address) {
+  const auto decision = door_->arrive(connection, address, now());
+  for (const int closed : decision.close) {
+    if (strangers_.erase(closed) == 0) throw Violation("a member's connection makes room for a stranger's");
+  }
+  if (decision.admit) strangers_[connection] = {address.substr(0, address.rfind(':')), now()};
+  return decision.admit;
+}
+
+void SimCoordinator::stranger(const std::string& address) {
+  (void)let_in(++connections_, address);
+  watch_strangers();
+}
+
+void SimCoordinator::watch_strangers() {
+  for (const int id : door_->overdue(now())) {
+    door_->left(id);
+    strangers_.erase(id);
+  }
+  std::map<std::string, size_t> of_network;
+  for (const auto& [id, one] : strangers_) {
+    ++of_network[one.network];
+    if (now() - one.since > kDoor.stranger_life + kSweep) throw Violation("a stranger's connection stays open");
+  }
+  if (strangers_.size() > kDoor.strangers) throw Violation(fmt::format("{} strangers are in", strangers_.size()));
+  for (const auto& [network, count] : of_network) {
+    if (count > kDoor.of_network) throw Violation(fmt::format("{} strangers of one network are in", count));
+  }
+}
+
+void SimCoordinator::close_door() {
+  door_.reset();
+  strangers_.clear();
+  connection_of_.clear();
 }
 
 void SimCoordinator::control(control::ControlRequest::What what) {
@@ -249,7 +306,9 @@ Result<std::string> SimCoordinator::join(const std::string& token, const std::st
   const auto enrolled = TRY(admission_->enrol(invite, request));
   TRY(desk_->check_peer(enrolled.peer));
   auto& used = invites_[token];
-  used.peers.insert(enrolled.peer);
+  const bool known = std::any_of(invites_.begin(), invites_.end(),
+                                 [&](const auto& one) { return one.second.peers.contains(enrolled.peer); });
+  if (!known) used.peers.insert(enrolled.peer);
   if (used.peers.size() > used.uses) throw Violation("an invite has brought in more peers than it has uses");
   return enrolled.peer;
 }
@@ -358,6 +417,7 @@ void SimCoordinator::check_sent(SessionId session, const control::ToWorker& mess
   if (message.revision() != revision_ && !message.has_refuse())
     throw Violation("a message without the revision of this start");
   if (message.has_refuse() && lines_.contains(session)) {
+    world_.trace("coordinator {} refuses {}: {}", name_, lines_.at(session)->worker->peer(), message.refuse().reason());
     constexpr auto kOnItsWay = std::chrono::seconds(5);
     const auto away = std::chrono::duration<double>(message.refuse().retry_after_s()) + kOnItsWay;
     auto& until = lines_.at(session)->worker->away_until;
@@ -371,6 +431,8 @@ void SimCoordinator::check_sent(SessionId session, const control::ToWorker& mess
     observe_rows();
     world_.expect({revision_, message.form().epoch()}, message.form().step(), history_);
     generation_ = message.form().generation();
+    world_.trace("coordinator {} forms epoch {} at step {}: stage {}{}", name_, message.form().epoch(),
+                 message.form().step(), message.form().seat().stage(), message.form().restore() ? ", restored" : "");
     check_form(session, message.form());
   } else if (message.has_run_step()) {
     world_.expect({revision_, message.run_step().epoch()}, message.run_step().step(), history_);
@@ -398,7 +460,11 @@ void SimCoordinator::check_form(SessionId session, const control::Form& form) {
 void SimCoordinator::observe() {
   if (!is_up()) return;
   observe_rows();
-  if (const auto step = status().manifest_step(); step != manifest_step_) {
+  const auto now = status();
+  for (const auto& member : now.members()) {
+    if (member.has_seat()) world_.note_seat(member.peer(), member.seat().stage());
+  }
+  if (const auto step = now.manifest_step(); step != manifest_step_) {
     manifest_step_ = step;
     if (manifest_step_ >= 0) check_checkpoint(manifest_step_);
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <string>
 
 #include "chain_model.h"
+#include "net/door.h"
 #include "run/coordinator/admission.h"
 #include "run/coordinator/run_desk.h"
 #include "support/faulty_file_system.h"
@@ -25,19 +27,26 @@ struct Connection;
 class DiskSwitch final : public FileSystem {
  public:
   FileSystem* current = nullptr;
+  std::function<void()> before;  // called before each operation
 
-  int create_unique(std::string& pattern, mode_t mode) override { return current->create_unique(pattern, mode); }
-  ssize_t write(int fd, const char* bytes, size_t count) override { return current->write(fd, bytes, count); }
+  int create_unique(std::string& pattern, mode_t mode) override { return next().create_unique(pattern, mode); }
+  ssize_t write(int fd, const char* bytes, size_t count) override { return next().write(fd, bytes, count); }
   ssize_t pwrite(int fd, const char* bytes, size_t count, int64_t offset) override {
-    return current->pwrite(fd, bytes, count, offset);
+    return next().pwrite(fd, bytes, count, offset);
   }
-  int fsync(int fd) override { return current->fsync(fd); }
-  int close(int fd) override { return current->close(fd); }
-  int rename(const std::string& from, const std::string& to) override { return current->rename(from, to); }
-  int unlink(const std::string& path) override { return current->unlink(path); }
-  int mkdir(const std::string& path) override { return current->mkdir(path); }
-  int rmdir(const std::string& path) override { return current->rmdir(path); }
-  int sync_directory(const std::string& path) override { return current->sync_directory(path); }
+  int fsync(int fd) override { return next().fsync(fd); }
+  int close(int fd) override { return next().close(fd); }
+  int rename(const std::string& from, const std::string& to) override { return next().rename(from, to); }
+  int unlink(const std::string& path) override { return next().unlink(path); }
+  int mkdir(const std::string& path) override { return next().mkdir(path); }
+  int rmdir(const std::string& path) override { return next().rmdir(path); }
+  int sync_directory(const std::string& path) override { return next().sync_directory(path); }
+
+ private:
+  FileSystem& next() {
+    if (before) before();
+    return *current;
+  }
 };
 
 class SimCoordinator final : private Outbox {
@@ -79,6 +88,8 @@ class SimCoordinator final : private Outbox {
   Result<SessionId> accept(const std::shared_ptr<Connection>& line, const std::string& peer);
   void hear(SessionId session, const control::FromWorker& message);
   void hung_up(SessionId session);
+  // Somebody connects from there, and says nothing.
+  void stranger(const std::string& address);
   void control(control::ControlRequest::What what);
   void kick(const std::string& peer);
   // Enrols with the token of an invite. Returns the peer's name.
@@ -126,6 +137,19 @@ class SimCoordinator final : private Outbox {
   std::unique_ptr<test::FaultyFileSystem> disk_;
   std::unique_ptr<RunDesk> desk_;
   std::unique_ptr<Admission> admission_;
+  // The door, and what the simulation itself knows about those who came in.
+  bool let_in(int connection, const std::string& address);
+  void watch_strangers();
+  void close_door();
+  struct Stranger {
+    std::string network;
+    TimePoint since;
+  };
+  std::optional<DoorBook> door_;  // while it is up
+  int connections_ = 0;
+  std::map<int, Stranger> strangers_;
+  std::map<SessionId, int> connection_of_;
+
   std::map<SessionId, std::shared_ptr<Connection>> lines_;
   std::map<int64_t, Upload> uploads_;
   History history_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 
 namespace thinpipe::sim {
 namespace {
@@ -30,6 +31,7 @@ const char* name_of(FaultKind kind) {
                                            "the owner makes a backup",
                                            "the owner restores the backup",
                                            "a worker reaches the other coordinator",
+                                           "strangers connect",
                                            "the wall clock jumps"};
   return kNames[static_cast<size_t>(kind)];
 }
@@ -41,6 +43,12 @@ std::string PlannedFault::describe() const {
                      seconds(time), flag ? ", flag" : "");
 }
 
+std::string DiskFault::describe() const {
+  return fmt::format("operation {} on {} fails with {}{}{}", operation, sqlite ? "run.sqlite" : "a file",
+                     reason == EIO ? "EIO" : "ENOSPC", half ? " after half a write" : "",
+                     sticky ? ", and so do all after it" : "");
+}
+
 std::vector<PlannedFault> make_plan(uint64_t seed, bool open) {
   Dice dice(seed, "plan");
   std::vector<PlannedFault> plan;
@@ -49,7 +57,7 @@ std::vector<PlannedFault> make_plan(uint64_t seed, bool open) {
   for (uint64_t i = 2 + dice.below(6); i-- > 0;) {
     kinds.push_back(static_cast<FaultKind>(dice.below(static_cast<uint64_t>(FaultKind::kCount))));
   }
-  const auto count = 1 + dice.below(16);
+  const auto count = 1 + dice.below(kMostFaults);
   for (uint64_t i = 0; i < count; ++i) {
     PlannedFault fault{};
     fault.kind = kinds[dice.below(kinds.size())];

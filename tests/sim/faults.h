@@ -2,6 +2,7 @@
 // is still a plan, so a failing one can be made shorter.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ enum class FaultKind {
   kBackup,             // of the folder
   kRestore,            // a coordinator starts from the backup, beside the first or in its place
   kReroute,            // a worker reaches the other coordinator from now on
+  kStrangers,          // connect again and again, and say nothing
   kClockJumps,
   kCount
 };
@@ -47,8 +49,20 @@ struct PlannedFault {
   std::string describe() const;
 };
 
+// One operation on the first coordinator's disk fails, and nothing else goes wrong: instead of a plan.
+struct DiskFault {
+  bool sqlite;         // of run.sqlite, else of any other file
+  uint64_t operation;  // those that change the disk, counted from 0
+  int reason;          // EIO or ENOSPC
+  bool half;           // a write leaves half of its bytes
+  bool sticky;         // all operations after it fail too, until kPlanEnd
+
+  std::string describe() const;
+};
+
 // Ends before kPlanEnd.
 std::vector<PlannedFault> make_plan(uint64_t seed, bool open);
 constexpr Duration kPlanEnd = std::chrono::seconds(60);
+constexpr size_t kMostFaults = 16;
 
 }  // namespace thinpipe::sim

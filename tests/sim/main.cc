@@ -3,6 +3,8 @@
 //   thinpipe-sim SEED [SEED..]                plays these
 //   thinpipe-sim --from SEED --count N        plays N seeds
 //   thinpipe-sim --seconds S [--from SEED]    plays new seeds for that long; prints the first
+//   --disk N                                  makes each Nth operation on the coordinator's disk fail, in runs of their
+//   own
 //   --first                                   stops at the first seed that fails, without shrinking its plan
 //   --trace                                   prints every event
 //   --only 3,5                                only these items of the plan happen; "none": nothing goes wrong
@@ -10,6 +12,7 @@
 // Exit code 1 if a seed fails; the report says how to replay it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +29,7 @@ using thinpipe::sim::Simulator;
 
 struct Options {
   std::vector<uint64_t> seeds;
-  std::optional<uint64_t> from, count;
+  std::optional<uint64_t> from, count, disk;
   double time_s = 0;
   bool trace = false, first = false;
   std::optional<std::string> only;
@@ -45,6 +48,8 @@ std::optional<Options> parse(int argc, char** argv) {
       options.from = number();
     } else if (word == "--count") {
       options.count = number();
+    } else if (word == "--disk") {
+      options.disk = std::max<uint64_t>(1, number());
     } else if (word == "--seconds") {
       options.time_s = static_cast<double>(number());
     } else if (word == "--only" && ++i < argc) {
@@ -55,7 +60,7 @@ std::optional<Options> parse(int argc, char** argv) {
       return std::nullopt;
     }
   }
-  const bool plays = !options.seeds.empty() || options.count || options.time_s > 0;
+  const bool plays = !options.seeds.empty() || options.count || options.disk || options.time_s > 0;
   return plays ? std::optional(options) : std::nullopt;
 }
 
@@ -71,16 +76,27 @@ std::vector<bool> items(const std::string& text) {
   return kept;
 }
 
+int fail_disk(const Simulator& simulator, uint64_t stride) {
+  const auto sweep = simulator.fail_disk_operations(stride);
+  for (const auto& violation : sweep.violations) fmt::print("{}\n", violation);
+  fmt::print("{} runs, {} failures; a run changes files {} times and run.sqlite {} times\n", sweep.plays,
+             sweep.violations.size(), sweep.file_operations, sweep.sqlite_operations);
+  return sweep.violations.empty() ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const auto options = parse(argc, argv);
   if (!options) {
-    fmt::print(stderr,
-               "usage: thinpipe-sim [--trace] [--first] [--only 3,5] SEED.. | [--from SEED] --count N | --seconds S\n");
+    fmt::print(
+        stderr,
+        "usage: thinpipe-sim [--trace] [--first] [--only 3,5] SEED.. | [--from SEED] --count N | --seconds S | --disk "
+        "N\n");
     return 2;
   }
   const Simulator simulator;
+  if (options->disk) return fail_disk(simulator, *options->disk);
   const auto begin = std::chrono::steady_clock::now();
   const auto elapsed_s = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <exception>
+#include <utility>
 
 #include "base/log.h"
 #include "world.h"
@@ -29,6 +32,34 @@ Outcome Simulator::play(uint64_t seed, const std::vector<bool>& kept, bool trace
   }
   outcome.events = world.events_happened();
   return outcome;
+}
+
+DiskSweep Simulator::fail_disk_operations(uint64_t stride) const {
+  DiskSweep sweep;
+  const auto play = [&](const DiskFault& fault) {
+    World world(shared_->stage, fault);
+    ++sweep.plays;
+    try {
+      world.play();
+    } catch (const std::exception& failure) {
+      sweep.violations.push_back(fmt::format("{}: {}", fault.describe(), failure.what()));
+    }
+    return world.disk_operations(fault.sqlite);
+  };
+  for (const bool sqlite : {false, true}) {
+    auto& count = sqlite ? sweep.sqlite_operations : sweep.file_operations;
+    for (const auto& [reason, half] : {std::pair(EIO, false), std::pair(ENOSPC, false), std::pair(ENOSPC, true)}) {
+      for (const bool sticky : {false, true}) {
+        // Until it is beyond the last operation of a run.
+        for (uint64_t operation = 0;; operation += stride) {
+          const auto done = play({sqlite, operation, reason, half, sticky});
+          count = std::max(count, std::min(done, operation));
+          if (done <= operation) break;
+        }
+      }
+    }
+  }
+  return sweep;
 }
 
 std::vector<bool> Simulator::shrink(uint64_t seed) const {

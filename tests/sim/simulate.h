@@ -15,6 +15,12 @@ struct Outcome {
   uint64_t events = 0;
 };
 
+struct DiskSweep {
+  uint64_t plays = 0;
+  uint64_t file_operations = 0, sqlite_operations = 0;  // in the course of a run
+  std::vector<std::string> violations;
+};
+
 class Simulator {
  public:
   Simulator();
@@ -26,6 +32,9 @@ class Simulator {
   std::vector<bool> shrink(uint64_t seed) const;
   // The violation, the shrunk list of what went wrong, and the command that plays it again.
   std::string report(uint64_t seed) const;
+  // Plays a run for each way in which one operation on the coordinator's disk can fail: each `stride`th operation, with
+  // EIO, ENOSPC and half a write, only that one or all from there on.
+  DiskSweep fail_disk_operations(uint64_t stride) const;
 
  private:
   struct Shared;

@@ -18,6 +18,7 @@ constexpr auto kBeat = milliseconds(500);
 constexpr auto kPoll = milliseconds(150);
 constexpr auto kDialPatience = seconds(12);  // for a neighbour
 constexpr size_t kMostRemembered = 20;
+constexpr int64_t kFloodPackets = 50;
 
 }  // namespace
 
@@ -41,6 +42,7 @@ const char* name_of(Lie lie) {
                                            "floods",
                                            "silent lines",
                                            "replays",
+                                           "floods of packets",
                                            "hanging"};
   return kNames[static_cast<size_t>(lie)];
 }
@@ -81,7 +83,8 @@ void SimWorker::die() {
   has_state_ = false;
   uploads_.clear();
   revisions_.clear();
-  packets_.clear();
+  from_previous_.reset();
+  from_next_.reset();
   said_.clear();
   trouble_until(world_.now());
   if (line_) world_.break_line(line_, /*silently=*/false);
@@ -196,6 +199,8 @@ void SimWorker::lie_aloud() {
     dial_again();
   } else if (lie_ == Lie::kSilentLines) {
     (void)world_.connect(*this);
+  } else if (lie_ == Lie::kPackets && has_state_) {
+    flood_neighbours();
   }
 }
 
@@ -263,7 +268,8 @@ void SimWorker::begin(const TakeSeat& work) {
   const auto& form = work.form;
   at_ = {revisions_.at(form.epoch()), form.epoch()};
   has_state_ = false;
-  packets_.clear();
+  from_previous_.emplace(world_.config().train.microbatches, form.epoch());
+  from_next_.emplace(world_.config().train.microbatches, form.epoch());
   stage_ = form.seat().stage();
   previous_ = form.previous().peer();
   next_ = form.next().peer();
@@ -302,7 +308,7 @@ void SimWorker::link_up(TimePoint since) {
   if (linked(previous_) && linked(next_)) {
     previous_life_ = world_.life_of(previous_);
     next_life_ = world_.life_of(next_);
-    held.insert(stage_);
+    if (lie_ == Lie::kPackets) flood_neighbours();
     return finish(control::Formed());
   }
   if (world_.now() - since > kDialPatience) {
@@ -325,7 +331,8 @@ void SimWorker::check_states(int64_t step, const char* what) const {
 bool SimWorker::link_works(bool previous) const {
   const auto& peer = previous ? previous_ : next_;
   return peer.empty() ||
-         (world_.life_of(peer) == (previous ? previous_life_ : next_life_) && world_.are_linked(*this, peer, at_));
+         (!(previous ? from_previous_ : from_next_)->refused &&
+          world_.life_of(peer) == (previous ? previous_life_ : next_life_) && world_.are_linked(*this, peer, at_));
 }
 
 bool SimWorker::gives_up(bool at_previous) {
@@ -342,18 +349,19 @@ void SimWorker::begin(const ComputeStep& work) {
   const int64_t stages = world_.config().pipeline.stages;
   check_states(work.step.step(), "computes on");
   step_ = {stage_, stages, work.step.step(), token_payload(work.step.step())};
+  for (auto* side : {&*from_previous_, &*from_next_}) side->refused |= !side->shelf.enter(at_.epoch, step_.step);
   if (lie_ == Lie::kHang) return;  // until a newer epoch interrupts it
   wait_forward();
 }
 
 void SimWorker::wait_forward() {
-  const auto found = packets_.find({true, step_.step});
-  if (stage_ > 0 && found == packets_.end()) {
+  const auto payload = from_previous_->take({at_.epoch, step_.step, 0, PacketKind::kForward});
+  if (stage_ > 0 && !payload) {
     if (gives_up(true)) return;
     pulse_.set_waits(control::Heartbeat::PREVIOUS);
     return later_in_work(kPoll, [this] { wait_forward(); });
   }
-  if (stage_ > 0) step_.received_forward = found->second;
+  if (stage_ > 0) step_.received_forward = *payload;
   pulse_.set_waits(control::Heartbeat::NOTHING);
   later_in_work(world_.compute_time(), [this] {
     step_.sent_forward = forward_payload(states_, step_.received_forward, step_.step);
@@ -364,13 +372,13 @@ void SimWorker::wait_forward() {
 }
 
 void SimWorker::wait_backward() {
-  const auto found = packets_.find({false, step_.step});
-  if (!next_.empty() && found == packets_.end()) {
+  const auto payload = from_next_->take({at_.epoch, step_.step, 0, PacketKind::kBackward});
+  if (!next_.empty() && !payload) {
     if (gives_up(false)) return;
     pulse_.set_waits(control::Heartbeat::NEXT);
     return later_in_work(kPoll, [this] { wait_backward(); });
   }
-  step_.received_backward = next_.empty() ? loss_payload(step_.sent_forward) : found->second;
+  step_.received_backward = next_.empty() ? loss_payload(step_.sent_forward) : *payload;
   pulse_.set_waits(control::Heartbeat::NOTHING);
   later_in_work(world_.compute_time(), [this] {
     step_.sent_backward = backward_payload(states_, step_.received_forward, step_.received_backward, step_.step);
@@ -386,11 +394,36 @@ void SimWorker::wait_backward() {
 void SimWorker::send_payload(const std::string& neighbour, bool forward, uint64_t payload) {
   if (neighbour.empty()) return;
   const uint64_t sent = lie_ == Lie::kOtherPayload ? mix(payload, 1) : payload;
-  world_.to_neighbour(*this, neighbour, at_, forward, step_.step, sent);
+  const auto kind = forward ? PacketKind::kForward : PacketKind::kBackward;
+  world_.to_neighbour(*this, neighbour, at_, {at_.epoch, step_.step, 0, kind}, sent);
 }
 
-void SimWorker::packet(const At& at, bool forward, int64_t step, uint64_t payload) {
-  if (is_alive() && at_ == at) packets_[{forward, step}] = payload;
+void SimWorker::flood_neighbours() {
+  for (int64_t i = 0; i < kFloodPackets; ++i) {
+    const PacketTag tag{at_.epoch + world_.dice().below(2), static_cast<int64_t>(world_.dice().below(1000)), 0};
+    for (const auto kind : {PacketKind::kForward, PacketKind::kBackward}) {
+      const auto& to = kind == PacketKind::kForward ? next_ : previous_;
+      if (!to.empty()) world_.to_neighbour(*this, to, at_, {tag.epoch, tag.step, 0, kind}, 1);
+    }
+  }
+}
+
+std::optional<uint64_t> SimWorker::Neighbour::take(const PacketTag& tag) {
+  const auto packet = shelf.take(tag);
+  if (!packet) return std::nullopt;
+  return std::stoull(packet->payload());
+}
+
+void SimWorker::packet(const At& at, const PacketTag& tag, uint64_t payload) {
+  if (!is_alive() || !from_previous_ || !(at_ == at)) return;
+  auto& side = tag.kind == PacketKind::kForward ? *from_previous_ : *from_next_;
+  if (side.refused) return;
+  wire::Packet packet;
+  packet.set_payload(std::to_string(payload));
+  side.refused = !side.shelf.accept(tag, std::move(packet));
+  // Two steps have a forward and a backward packet per microbatch and an end each; some of an evaluation come on top.
+  const auto most = static_cast<size_t>(4 * world_.config().train.microbatches + 2 + 16);
+  if (side.shelf.size() > most) throw Violation(fmt::format("{} holds {} packets", peer_, side.shelf.size()));
 }
 
 void SimWorker::begin(const ApplyCommit& work) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "chain_model.h"
+#include "net/packet_shelf.h"
 #include "run/core/worker_core.h"
 #include "virtual_time.h"
 
@@ -42,6 +43,7 @@ enum class Lie {
   kFlood,           // connects all the time
   kSilentLines,     // opens connections and says nothing
   kReplay,          // says again what it said before, or what it might have said to another start of the coordinator
+  kPackets,         // floods its neighbours with packets of any step and epoch
   kHang,            // its heartbeats go on and nothing else does
   kCount
 };
@@ -76,7 +78,7 @@ class SimWorker {
   void trouble_until(TimePoint time) { troubled_ = std::max(troubled_, time); }
   TimePoint troubled() const { return troubled_; }
 
-  std::set<int64_t> held;  // stages that it has ever held
+  std::set<int64_t> held;  // stages of which it has ever had a seat
   TimePoint away_until{};
   bool revoked = false, left = false;
   int route = 0;  // which coordinator it dials
@@ -95,7 +97,7 @@ class SimWorker {
     bool operator==(const At&) const = default;
   };
   bool is_linked_at(const At& at) const { return is_alive() && has_state_ && at_ == at; }
-  void packet(const At& at, bool forward, int64_t step, uint64_t payload);
+  void packet(const At& at, const PacketTag& tag, uint64_t payload);
 
  private:
   void later(Duration delay, std::function<void()> what);
@@ -109,6 +111,7 @@ class SimWorker {
   void carry_out(const End& end);
   void say(control::FromWorker message);
   void send_payload(const std::string& neighbour, bool forward, uint64_t payload);
+  void flood_neighbours();
   void beat();
   void lie_aloud();
   void dial_again();
@@ -158,8 +161,15 @@ class SimWorker {
   std::string previous_, next_;
   int previous_life_ = 0, next_life_ = 0;
   UnitStates states_;
-  std::map<std::pair<bool, int64_t>, uint64_t> packets_;  // of at_: by direction and step
-  StageStep step_;                                        // under way
+  // What came from a neighbour in the epoch of at_. A refused packet breaks the link.
+  struct Neighbour {
+    Neighbour(int64_t microbatches, uint64_t epoch) : shelf(microbatches, epoch) {}
+    std::optional<uint64_t> take(const PacketTag& tag);
+    PacketShelf shelf;
+    bool refused = false;
+  };
+  std::optional<Neighbour> from_previous_, from_next_;
+  StageStep step_;  // under way
   std::optional<StageStep> gradient_;
   At gradient_at_;
   control::Heartbeat pulse_;

@@ -57,8 +57,35 @@ World::World(const Stage& stage, uint64_t seed, const std::vector<bool>& kept, b
   }
 }
 
+World::World(const Stage& stage, const DiskFault& fault)
+    : World(stage, /*seed=*/0, std::vector<bool>(kMostFaults, false), /*traces=*/false) {
+  arm(fault);
+}
+
 // The coordinators' objects use the disks.
-World::~World() { coordinators_.clear(); }
+World::~World() {
+  switch_.before = {};
+  coordinators_.clear();
+}
+
+void World::arm(const DiskFault& fault) {
+  disk_may_fail_ = true;
+  if (fault.sqlite) {
+    const auto kind = fault.half            ? SqliteFault::kShortWrite
+                      : fault.reason == EIO ? SqliteFault::kIoError
+                                            : SqliteFault::kFull;
+    sqlite_.fail(kind, fault.sticky, fault.operation);
+    return;
+  }
+  switch_.before = [this, fault] {
+    if (file_operations_++ != fault.operation) return;
+    auto& disk = coordinators_.front()->disk();
+    disk.fail_once(fault.reason, fault.half);
+    if (!fault.sticky) return;
+    disk_fault_ = fault.reason;
+    disk.fail_all(fault.reason);
+  };
+}
 
 WallTime World::wall_now() const {
   const auto time = std::chrono::duration_cast<WallTime::duration>(now().time_since_epoch() + wall_offset_);
@@ -75,7 +102,8 @@ Duration World::compute_time() { return dice_.between(milliseconds(50), millisec
 void World::play() {
   coordinators_.push_back(std::make_unique<SimCoordinator>(*this, "A", folder_ / "a"));
   wanted_up_.insert(0);
-  coordinators_.front()->start().take();
+  if (const auto started = coordinators_.front()->start(); !started && !disk_may_fail_)
+    throw Violation(started.error().message);
   const auto spares = dice_.below(3);
   for (uint64_t i = 0; i < static_cast<uint64_t>(config_.pipeline.stages) + spares; ++i) enrol_worker();
   keep_ticking(*coordinators_.front());
@@ -114,7 +142,8 @@ void World::keep_serving() {
     if (!coordinator.is_up()) {
       const auto before = sqlite_.faults();
       const auto started = coordinator.start();
-      if (!started && disk_fault_ == 0 && sqlite_.faults() == before) {
+      const bool disk_failed = disk_fault_ != 0 || coordinator.disk().failures() > 0 || sqlite_.faults() > before;
+      if (!started && !disk_failed) {
         throw Violation("serve does not start: " + started.error().message);
       }
       if (!started) trace("coordinator {} does not start: {}", coordinator.name(), started.error().message);
@@ -338,16 +367,20 @@ Result<std::string> World::fetch(SimWorker& worker, const control::StateFile& fi
   return coordinator->fetch(worker.peer(), file);
 }
 
-void World::to_neighbour(const SimWorker& from, const std::string& to, SimWorker::At at, bool forward, int64_t step,
+void World::to_neighbour(const SimWorker& from, const std::string& to, SimWorker::At at, const PacketTag& tag,
                          uint64_t payload) {
   auto* worker = worker_named(to);
   if (worker == nullptr || !reaches(from.peer(), to)) return;
-  events_.after(delay(), [worker, life = worker->life(), at, forward, step, payload] {
-    if (worker->life() == life) worker->packet(at, forward, step, payload);
+  events_.after(delay(), [worker, life = worker->life(), at, tag, payload] {
+    if (worker->life() == life) worker->packet(at, tag, payload);
   });
 }
 
 // ---- what must hold ----
+
+void World::note_seat(const std::string& peer, int64_t stage) {
+  if (auto* worker = worker_named(peer)) worker->held.insert(stage);
+}
 
 void World::expect(SimWorker::At at, int64_t step, const History& history) {
   expected_[{at.revision, at.epoch, step}] = history.states(step);

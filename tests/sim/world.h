@@ -62,9 +62,13 @@ class World {
  public:
   // kept: which items of the plan happen; empty: all.
   World(const Stage& stage, uint64_t seed, const std::vector<bool>& kept, bool traces);
+  // Nothing goes wrong but this.
+  World(const Stage& stage, const DiskFault& fault);
   ~World();
   void play();
   uint64_t events_happened() const { return events_.happened(); }
+  // How many operations changed the disk.
+  uint64_t disk_operations(bool sqlite) const { return sqlite ? sqlite_.writes() : file_operations_; }
   static bool is_open_seed(uint64_t seed) { return seed % 8 != 7; }
 
   // ---- for the processes ----
@@ -108,11 +112,13 @@ class World {
   int life_of(const std::string& peer) const;
   int number_of(const std::string& peer) const;
   std::string other_peer(const std::string& peer);
-  void to_neighbour(const SimWorker& from, const std::string& to, SimWorker::At at, bool forward, int64_t step,
+  void to_neighbour(const SimWorker& from, const std::string& to, SimWorker::At at, const PacketTag& tag,
                     uint64_t payload);
 
   // ---- what must hold ----
 
+  // That worker has had a seat of that stage: it may be believed that it has the state.
+  void note_seat(const std::string& peer, int64_t stage);
   // The states with which the stages of that epoch work on that step.
   void expect(SimWorker::At at, int64_t step, const History& history);
   const UnitStates* expected(SimWorker::At at, int64_t step) const;
@@ -125,8 +131,10 @@ class World {
 
  private:
   void happen(const PlannedFault& fault);
+  void arm(const DiskFault& fault);
   void happen_to_worker(const PlannedFault& fault, SimWorker& worker);
   void happen_to_coordinator(const PlannedFault& fault, SimCoordinator& coordinator);
+  void storm(SimCoordinator& coordinator, TimePoint end, uint64_t networks);
   void happen_by_owner(const PlannedFault& fault, SimWorker& worker);
   void happen_to_copies(const PlannedFault& fault, SimWorker& worker);
   void keep_serving();
@@ -163,7 +171,9 @@ class World {
   std::optional<ScopedFileSystem> scoped_;
   std::vector<PlannedFault> plan_;
   int processes_ = 0;
-  int disk_fault_ = 0;  // errno with which everything fails now; 0: nothing does
+  uint64_t file_operations_ = 0;
+  bool disk_may_fail_ = false;  // also while a coordinator starts
+  int disk_fault_ = 0;          // errno with which everything fails now; 0: nothing does
   Duration wall_offset_{};
   bool calm_ = false;
   int kicks_ = 0;

@@ -6,6 +6,8 @@
 namespace thinpipe::sim {
 namespace {
 
+using std::chrono::milliseconds;
+
 constexpr int kMostKicks = 2;
 constexpr size_t kMostMembers = 9;
 constexpr Duration kSilentBreak = std::chrono::seconds(30);  // until both ends have noticed it
@@ -59,7 +61,10 @@ void World::happen_to_worker(const PlannedFault& fault, SimWorker& worker) {
       trace("{} lies: {}", liar.peer(), name_of(lie));
       // Some lies are told in a Hello.
       if (fault.flag && liar.line()) break_line(liar.line(), false);
-      events_.after(4 * fault.time, [&liar] { liar.set_lie(Lie::kNone); });
+      events_.after(4 * fault.time, [this, &liar] {
+        liar.set_lie(Lie::kNone);
+        liar.trouble_until(now());  // who is found out is not believed for a while
+      });
       break;
     }
     case FaultKind::kLeave:
@@ -91,6 +96,9 @@ void World::happen_to_coordinator(const PlannedFault& fault, SimCoordinator& coo
     case FaultKind::kCoordinatorFreezes:
       coordinator.freeze(fault.time);
       break;
+    case FaultKind::kStrangers:
+      storm(coordinator, now() + fault.time, 1 + fault.who % 4);
+      break;
     case FaultKind::kDiskFails: {
       if (!coordinator.is_up()) break;
       const int reason = fault.who % 2 == 0 ? EIO : ENOSPC;
@@ -112,6 +120,15 @@ void World::happen_to_coordinator(const PlannedFault& fault, SimCoordinator& coo
     default:
       break;
   }
+}
+
+// Strangers of so many networks connect every few milliseconds.
+void World::storm(SimCoordinator& coordinator, TimePoint end, uint64_t networks) {
+  if (now() >= end) return;
+  if (can_call(coordinator)) {
+    coordinator.stranger(fmt::format("192.168.0.{}:{}", dice_.below(networks), dice_.below(60000)));
+  }
+  events_.after(milliseconds(20), [this, &coordinator, end, networks] { storm(coordinator, end, networks); });
 }
 
 void World::happen_by_owner(const PlannedFault& fault, SimWorker& worker) {

@@ -169,8 +169,10 @@ TEST(Decoding, FilesThatAreNotText_AreNamedAsWhatTheyAre) {
     }
   }
   write_file(path, "\x01\0\0\xFF\x80\x03"sv);
-  EXPECT_EQ(read_as(path, Encoding::kAuto),
-            Documents{"error: " + path + ": is neither UTF-8 nor UTF-16 and holds NUL bytes, so it is not text"});
+  EXPECT_EQ(read_as(path, Encoding::kAuto), Documents{"error: " + path +
+                                                      ": is neither UTF-8 nor UTF-16 and holds NUL bytes, so it is not "
+                                                      "text; set data.encoding = \"latin-1\" to read "
+                                                      "it all the same"});
 }
 
 TEST(Decoding, FolderWithADanglingLinkOrAPipe_IsRefusedByItsName) {

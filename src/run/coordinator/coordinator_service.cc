@@ -14,6 +14,7 @@
 #include "config/config_file.h"
 #include "net/addresses.h"
 #include "run/run_changes.h"
+#include "run/run_files.h"
 
 namespace thinpipe {
 namespace {
@@ -434,6 +435,7 @@ std::string CoordinatorService::invite_of(const std::string& peer) {
 void CoordinatorService::describe_run(control::RunDescription& run) const {
   run.set_build(THINPIPE_VERSION);
   run.set_run(desk_.identity().run);
+  run.set_name(run_name(desk_.identity().folder));
   run.set_config_toml(to_toml(desk_.identity().config));
   run.set_vocab(desk_.identity().vocab);
   run.set_corpus_id(desk_.identity().corpus_id);

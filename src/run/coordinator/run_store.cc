@@ -251,6 +251,8 @@ Result<std::vector<PersistEvaluation>> RunStore::evaluations() const {
                 });
 }
 
+Status RunStore::forget_end() { return execute(path_, database_, "DELETE FROM evaluations WHERE is_final", {}); }
+
 Status RunStore::put_invite(const InviteRecord& invite) {
   const auto expires = std::chrono::duration_cast<std::chrono::seconds>(invite.expires.time_since_epoch()).count();
   return execute(path_, database_, "INSERT OR REPLACE INTO invites VALUES (?, ?, ?, ?, ?, ?)",

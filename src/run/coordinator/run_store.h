@@ -58,6 +58,8 @@ class RunStore {
   Result<std::vector<CommitRow>> commits(int64_t from = 0) const;
   Status add_evaluation(const PersistEvaluation& evaluation);
   Result<std::vector<PersistEvaluation>> evaluations() const;
+  // Forgets the evaluation at the end of the run, because the end moves.
+  Status forget_end();
 
   // Adds the invite, or replaces the one with the same id.
   Status put_invite(const InviteRecord& invite);

@@ -110,7 +110,7 @@ Status write_model(const std::filesystem::path& folder, int64_t step) {
 }
 
 // Ticks until the run is over. A second signal ends the process: durable state is already on the disk.
-Finish wait_for_end(CoordinatorService& service) {
+Finish wait_for_end(CoordinatorService& service, const ServeOptions& options) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -121,9 +121,11 @@ Finish wait_for_end(CoordinatorService& service) {
     if (::sigtimedwait(&signals, nullptr, &kTick) > 0) {
       if (asked) ::_exit(130);
       asked = true;
+      if (options.on_stop) options.on_stop();
       service.stop_after_checkpoint();
     }
     service.tick();
+    if (options.on_tick) options.on_tick(service.status());
   }
 }
 
@@ -140,8 +142,9 @@ Status write_outcome(const std::filesystem::path& folder, const Finish& end, boo
 }
 
 // Waits for the end of the run and writes down how it ended.
-Finish conclude(CoordinatorService& service, const std::filesystem::path& folder, int64_t steps) {
-  auto end = wait_for_end(service);
+Finish conclude(CoordinatorService& service, const ServeOptions& options, int64_t steps) {
+  const auto& folder = options.folder;
+  auto end = wait_for_end(service, options);
   bool complete = false;
   if (!end.failed && service.complete()) {
     if (const auto status = write_model(folder, steps); status.ok()) {
@@ -196,8 +199,8 @@ Finish serve_run(const ServeOptions& options) {
        .table_path = table_path(options.folder, config.model.table),
        .open = options.open,
        .validation_windows = windows.validation_windows()},
-      {std::move(authority), load_identity(operator_folder(options.folder)).take().certificate_pem},
-      std::move(store), windows, clock);
+      {std::move(authority), load_identity(operator_folder(options.folder)).take().certificate_pem}, std::move(store),
+      windows, clock);
   service.start().take();
   Door door(places, door_limits());
   service.on_member([&door](const std::string& address, const std::string& name) { door.prove(address, name); });
@@ -214,7 +217,7 @@ Finish serve_run(const ServeOptions& options) {
   log_info("run {} is served at {}", run, fmt::join(addresses, ", "));
   if (options.on_ready) options.on_ready(addresses);
 
-  const auto end = conclude(service, options.folder, config.train.steps);
+  const auto end = conclude(service, options, config.train.steps);
   service.wait_for_farewells(kServeFarewell);
   service.close_all();
   service.tunnels().shutdown("the run is over");

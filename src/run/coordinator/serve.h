@@ -21,6 +21,9 @@ struct ServeOptions {
   std::vector<std::string> announce;  // more HOST:PORT for invites, for example a forwarded port
   bool open = false;                  // others may join
   std::function<void(const std::vector<std::string>&)> on_ready;  // gets the addresses when it listens
+  // Called several times a second while the run is not over, by the thread that called serve_run().
+  std::function<void(const control::RunStatus&)> on_tick;
+  std::function<void()> on_stop;  // at the first signal
 };
 
 // Returns when the run is over, or when SIGINT or SIGTERM has stopped it (the first after a checkpoint, the second at

@@ -13,9 +13,10 @@
 namespace thinpipe {
 namespace {
 
-control::ToWorker stop_message(const std::string& reason) {
+control::ToWorker stop_message(const std::string& reason, bool resumable = false) {
   control::ToWorker message;
   message.mutable_stop()->set_reason(reason);
+  message.mutable_stop()->set_resumable(resumable);
   return message;
 }
 
@@ -224,7 +225,7 @@ void CoordinatorCore::hello(SessionId session, const control::Hello& hello, Time
     return turn_away(fmt::format("was sent away; may come back in {:.0f} s", std::ceil(seconds(*away))), *away);
   }
   if (const auto reason = why_refused(roster_, hello)) return turn_away(*reason);
-  if (done()) return out_.push_back(SendTo{session, stop_message(why_)});
+  if (done()) return out_.push_back(SendTo{session, stop_message(why_, resumable_)});
   auto& member = roster_.members[hello.peer()];
   const bool is_back = member.incarnation == hello.incarnation();
   if (member.session && *member.session != session) {
@@ -540,8 +541,8 @@ void CoordinatorCore::form(TimePoint now) {
   give_up_saving(saving_, !beginning.all_restore);
   begin_epoch(steps_, beginning, saving_.manifest_files.empty() ? 0 : saving_.manifest_files.front().basis_version());
 
-  PersistEpoch persist{steps_.epoch, steps_.generation, beginning.all_restore ? beginning.step : -1, {},
-                       steps_.state_revision};
+  PersistEpoch persist{
+      steps_.epoch, steps_.generation, beginning.all_restore ? beginning.step : -1, {}, steps_.state_revision};
   for (const auto* member : present) persist.roster.push_back(member->peer);
   out_.push_back(std::move(persist));
   for (size_t i = 0; i < present.size(); ++i) {
@@ -680,8 +681,10 @@ void CoordinatorCore::abort(const std::string& why) { gather("aborted", why); }
 void CoordinatorCore::finish(bool failed, const std::string& reason) {
   if (done()) return;
   phase_ = Phase::kDone;
+  const bool complete = steps_.committed == rules_.steps() && has_final_loss();
+  resumable_ = rules_.open && stop_requested_ && !failed && !complete;
   log(failed ? "failed" : "done", reason);
-  for (const auto& [peer, member] : roster_.members) send(member, stop_message(why_));
+  for (const auto& [peer, member] : roster_.members) send(member, stop_message(why_, resumable_));
   out_.push_back(Finish{failed, why_});
 }
 

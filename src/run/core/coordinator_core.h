@@ -143,6 +143,7 @@ class CoordinatorCore {
   std::string why_ = "waiting for workers";  // the last decision
   bool paused_;
   bool stop_requested_ = false;
+  bool resumable_ = false;  // when done: others may wait for the next start
   Roster roster_;
   Paths paths_;
   Steps steps_;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/line.h"
 #include "base/result.h"
 #include "run/core/protocol.h"
 
@@ -73,7 +74,7 @@ WorkerEffects WorkerCore::disconnected(TimePoint now) {
   if (ended_) return out;
   if (useful_) last_contact_ = now;
   dialled_ = useful_ = false;
-  if (now - last_contact_ > kPatience) {
+  if (now - last_contact_ > facts_.patience) {
     end({.why = fmt::format("the coordinator at {} could not be reached for {:.0f} s", facts_.coordinator,
                             seconds(now - last_contact_)),
          .failed = true},
@@ -124,7 +125,7 @@ WorkerEffects WorkerCore::message(const control::ToWorker& message) {
          .retry_after = retry_after(message.refuse())},
         out);
   } else if (message.has_stop()) {
-    end({.why = fmt::format("stop: {}", message.stop().reason())}, out);
+    end({.why = one_line(message.stop().reason()), .resumable = message.stop().resumable()}, out);
   } else if (message.has_form()) {
     take_form(message, out);
   } else if (queue_.size() >= kMostQueued) {
@@ -202,8 +203,8 @@ std::optional<Work> WorkerCore::obey_form(const control::ToWorker& message, Work
 
 bool WorkerCore::holds_state_of(const control::Form& form) const {
   return holds_step(form.step()) && holding_->generation() == form.generation() &&
-         holding_->revision() == form.state_revision() &&
-         holding_->seat().stage() == form.seat().stage() && holding_->seat().replica() == form.seat().replica();
+         holding_->revision() == form.state_revision() && holding_->seat().stage() == form.seat().stage() &&
+         holding_->seat().replica() == form.seat().replica();
 }
 
 std::optional<Work> WorkerCore::obey_run_step(const control::RunStep& step, WorkerEffects& out) {

@@ -29,6 +29,7 @@ struct WorkerFacts {
   std::string incarnation;             // this process
   std::vector<std::string> addresses;  // where neighbours may dial
   control::Machine machine;
+  Duration patience = std::chrono::minutes(10);  // gives up after this long without a useful connection
 };
 
 // ---- work, for the compute thread ----
@@ -87,6 +88,7 @@ struct End {
   std::string why;
   bool failed = false;
   bool outdated = false;   // the run's config has changed: fetch it and start again
+  bool resumable = false;  // the run is not over: its coordinator was stopped, and may be started again
   Duration retry_after{};  // above 0: come back after that time
 };
 
@@ -95,8 +97,6 @@ using WorkerEffects = std::vector<WorkerEffect>;
 
 class WorkerCore {
  public:
-  // A worker gives up after this long without a useful connection.
-  static constexpr Duration kPatience = std::chrono::minutes(10);
   // A worker that is asked to leave waits this long for a coordinator that does not answer.
   static constexpr Duration kLeavePatience = std::chrono::seconds(5);
 

@@ -4,7 +4,9 @@
 #include <grpcpp/channel.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -14,6 +16,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "config/config_file.h"
 #include "model/threads.h"
 #include "pipeline/seed_numbers.h"
@@ -29,7 +32,9 @@
 namespace thinpipe {
 namespace {
 
-constexpr auto kRunPatience = std::chrono::seconds(60);
+constexpr Duration kRunPatience = std::chrono::seconds(60);
+constexpr auto kAskPatience = std::chrono::seconds(10);  // for one call
+constexpr Duration kStopping = std::chrono::seconds(2);  // a coordinator that stops still answers for a moment
 constexpr Duration kHeartbeat = std::chrono::milliseconds(500);
 constexpr size_t kMaxRefusalBytes = 500;
 constexpr const char* kOutOfMemory =
@@ -48,21 +53,38 @@ bool wait_for(Duration time, const std::stop_token& leave) {
   return !leave.stop_requested();
 }
 
+bool is_silence(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+}
+
 // None: the person wants to leave before the coordinator has answered.
-std::optional<control::RunDescription> ask_for_run(const CoordinatorAccess& coordinator, const std::stop_token& leave) {
-  CoordinatorLine line(coordinator);
-  const auto stub = line.stub();
-  grpc::ClientContext context;
-  context.set_wait_for_ready(true);
-  context.set_deadline(std::chrono::system_clock::now() + kRunPatience);
-  control::RunRequest request;
-  request.set_protocol(kControlProtocol);
-  control::RunDescription run;
-  const std::stop_callback leaving(leave, [&context] { context.TryCancel(); });
-  const auto status = stub->GetRun(&context, request, &run);
-  if (leave.stop_requested()) return std::nullopt;
-  if (!status.ok()) throw UserError(fmt::format("the coordinator at {}: {}", line.where(), status.error_message()));
-  return run;
+std::optional<control::RunDescription> ask_for_run(const WorkerOptions& options) {
+  const SystemClock clock;
+  const auto patience = options.outlives_stop ? std::max<Duration>(options.patience, kRunPatience) : kRunPatience;
+  const auto give_up = clock.now() + patience;
+  CoordinatorLine line(options.coordinator);
+  for (bool told = false;;) {
+    line.hang_up();  // another of its addresses may answer now
+    const auto stub = line.stub();
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + kAskPatience);
+    control::RunRequest request;
+    request.set_protocol(kControlProtocol);
+    control::RunDescription run;
+    const std::stop_callback leaving(options.leave, [&context] { context.TryCancel(); });
+    const auto status = stub->GetRun(&context, request, &run);
+    if (options.leave.stop_requested()) return std::nullopt;
+    if (status.ok()) return run;
+    if (!is_silence(status) || clock.now() >= give_up) {
+      throw UserError(fmt::format("the coordinator at {}: {}", line.where(), status.error_message()));
+    }
+    if (!std::exchange(told, true)) {
+      log_warn("the coordinator at {} does not answer; waiting for it, up to {}; ctrl-C leaves", line.where(),
+               format_duration(patience));
+    }
+  }
 }
 
 // What belongs to one Form, except the stage; the next Form replaces it. A link is null until it is connected, and if
@@ -119,6 +141,7 @@ class Worker {
                                        [this] { act([this] { return core_.leave(SystemClock().now()); }); });
       while (const auto work = next_work()) {
         auto result = perform(*work);
+        note_share(result);
         act([&] { return core_.done(std::move(result)); });
       }
     }
@@ -173,7 +196,7 @@ class Worker {
     });
   }
   void carry_out(const End& end) {
-    if (!end.failed) log_info("{}", end.why);
+    if (!end.failed && !end.resumable) log_info("stop: {}", end.why);
     ended_ = end;
     changed_.notify_all();
   }
@@ -220,6 +243,15 @@ class Worker {
     }
   }
 
+  void note_share(const WorkDone& result) {
+    if (options_.share == nullptr) return;
+    auto& share = *options_.share;
+    share.bytes_sent += progress_.bytes_sent.exchange(0);
+    share.bytes_received += progress_.bytes_received.exchange(0);
+    const auto* ready = std::get_if<control::Ready>(&result);
+    if (ready != nullptr) share.compute_us += std::llround(1e6 * (ready->forward_s() + ready->backward_s()));
+  }
+
   WorkDone do_work(const TakeSeat& seat) {
     const auto& form = seat.form;
     std::unique_ptr<Epoch> old;  // destroyed without the mutex: closing its links may take a while
@@ -256,6 +288,7 @@ class Worker {
     if (next) epoch_->next = packet_link(std::move(next), stage, true, epoch_->next_peer);
     if (stop.stop_requested()) return WorkFailed{"the epoch ended before its links were connected"};
     held_->worker().connect(epoch_->previous.get(), epoch_->next.get());
+    if (options_.share != nullptr) options_.share->stage = stage;
     control::Formed formed;
     if (next_path) *formed.mutable_next() = *next_path;
     return formed;
@@ -289,6 +322,7 @@ class Worker {
                                     stage.basis_version(), work.commit.basis_version()),
                         true};
     }
+    if (options_.share != nullptr) ++options_.share->steps;
     return WorkOk{};
   }
 
@@ -322,7 +356,8 @@ class Worker {
             .peer = coordinator.peer,
             .incarnation = new_incarnation(),
             .addresses = links_.addresses(),
-            .machine = options_.machine};
+            .machine = options_.machine,
+            .patience = options_.patience};
   }
 
   WorkerLinksOptions links_options() {
@@ -380,27 +415,35 @@ class Worker {
 
 }  // namespace
 
-Status run_worker(const WorkerOptions& options) {
+Result<std::string> run_worker(const WorkerOptions& options) {
+  std::shared_ptr<void> watched;
   while (true) {
-    auto answer = ask_for_run(options.coordinator, options.leave);
-    if (!answer) return {};
+    auto answer = ask_for_run(options);
+    if (!answer) return std::string();
     auto run = std::move(*answer);
     auto config = parse_config(run.config_toml(), "the coordinator's config");
     config.train.threads = threads_within(config.train.threads, options.most_threads);
     if (auto same = check_seed_numbers(config, run.vocab(), run.seed_numbers_sha256()); !same) {
       return Error{same.error().message + "; use the run's build of thinpipe"};
     }
-    std::shared_ptr<void> watched;
-    if (options.on_run) watched = options.on_run(run.run(), config);
-    Worker worker(options, std::move(run), std::move(config));
-    const auto end = worker.serve();
+    watched.reset();
+    if (options.on_run) watched = options.on_run(run, config);
+    End end;
+    {
+      Worker worker(options, std::move(run), std::move(config));
+      end = worker.serve();
+    }
     if (end.retry_after > Duration{}) {
       log_warn("{}; waiting", end.why);
-      if (!wait_for(end.retry_after, options.leave)) return {};
+      if (!wait_for(end.retry_after, options.leave)) return std::string();
     } else if (end.failed) {
       return Error{end.why};
+    } else if (end.resumable && options.outlives_stop) {
+      log_warn("{}; waiting up to {} until the run is served again; ctrl-C leaves", end.why,
+               format_duration(options.patience));
+      if (!wait_for(kStopping, options.leave)) return std::string();
     } else if (!end.outdated) {
-      return {};
+      return end.why;
     }
   }
 }

@@ -3,6 +3,8 @@
 // interrupts it; each link has its own.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -10,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "config/run_config.h"
 #include "net/link.h"
@@ -19,6 +22,14 @@
 namespace thinpipe {
 
 class CappedLines;
+
+// What this machine has done for the run. Any thread may read it.
+struct WorkerShare {
+  std::atomic<int64_t> stage = -1;                           // the last one held
+  std::atomic<int64_t> steps = 0;                            // whose outcome it has applied
+  std::atomic<uint64_t> bytes_sent = 0, bytes_received = 0;  // to and from neighbouring stages
+  std::atomic<int64_t> compute_us = 0;                       // forwards and backwards
+};
 
 struct WorkerOptions {
   CoordinatorAccess coordinator;  // its certificate names this worker, also after a restart
@@ -33,12 +44,18 @@ struct WorkerOptions {
   std::function<void(uint64_t, uint64_t)> on_download;  // bytes of its state received, bytes in all
   // For tests: wraps the links of every epoch.
   std::function<std::unique_ptr<Link>(std::unique_ptr<Link>)> wrap_link;
-  // Called with the run's id and config before the work begins; the result lives as long as the work. Shared: opaque
-  // here.
-  std::function<std::shared_ptr<void>(const std::string&, const RunConfig&)> on_run;
+  // Called with the run and its config before the work begins; the result lives until the next call, or as long as the
+  // worker. Shared: opaque here.
+  std::function<std::shared_ptr<void>(const control::RunDescription&, const RunConfig&)> on_run;
+  // How long to wait for a coordinator that does not answer.
+  Duration patience = std::chrono::minutes(10);
+  // Wait as long for a coordinator that was stopped before the run was over.
+  bool outlives_stop = false;
+  WorkerShare* share = nullptr;  // must outlive the worker
 };
 
-// Returns ok when the coordinator says Stop, or the error that ended it. Throws UserError for what a person can fix.
-Status run_worker(const WorkerOptions& options);
+// Returns why the coordinator said Stop, in its own words (empty: the person left before it answered), or the error
+// that ended the work. Throws UserError for what a person can fix.
+Result<std::string> run_worker(const WorkerOptions& options);
 
 }  // namespace thinpipe
