@@ -61,6 +61,7 @@ void add_train(Command& program) {
   command.add_flag("--in-process", arguments->in_process, "run all stages as threads of one process, linked in memory");
   add_host_options(command, arguments->on);
   add_dashboard_options(command, *arguments);
+  add_guest_options(command, arguments->guest, /*train=*/true);
   command.footer(R"(Examples:
   $ thinpipe train                              # the default model, one process per stage
   $ thinpipe train book.txt                     # the same model on your text, or a folder of texts
@@ -185,6 +186,7 @@ void add_join_and_doctor(Command& program) {
   join_command.add_flag("--check", arguments->check_only, "only check whether this machine can take part");
   join_command.add_flag("--leave-with-input", arguments->leave_with_input,
                         "with -: the invite is the first line; leave at once when standard input ends");
+  add_guest_options(join_command, arguments->guest, /*train=*/false);
   join_command.footer(R"(Examples:
   $ thinpipe join thinpipe-v1-...               # the line you were sent
   $ thinpipe join thinpipe-v1-... --check       # check first, do not join
@@ -762,6 +764,7 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
   add_invite_and_kick(program);
   add_join_and_doctor(program);
   add_launch(program);
+  add_service(program, kTogether);
   add_runs(program);
   add_dashboard(program);
   add_metrics(program, kRuns);

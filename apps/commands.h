@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/pick_options.h"
+#include "run/guest.h"
 
 namespace thinpipe {
 
@@ -14,6 +15,10 @@ class Command;
 
 // Declares all commands.
 void add_commands(Command& program);
+// Those of service_command.cc, in that group of the help.
+void add_service(Command& program, const std::string& group);
+// What the owner of this machine allows: options of join, train and service.
+void add_guest_options(Command& command, GuestOptions& options, bool train);
 // Declares the options of `train` that name machines.
 struct HostArguments;
 void add_host_options(Command& command, HostArguments& arguments);
@@ -143,6 +148,7 @@ struct TrainArguments {
   HostArguments on;
   std::string dashboard = "127.0.0.1";
   bool open = false;
+  GuestOptions guest;
 };
 void train(const TrainArguments& arguments);
 
@@ -195,6 +201,7 @@ struct JoinArguments {
   std::vector<std::string> announce;
   std::string wait = "12h";
   bool check_only = false;
+  GuestOptions guest;
   bool leave_with_input = false;
 };
 void join(const JoinArguments& arguments);

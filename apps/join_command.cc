@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,10 +25,13 @@
 #include "commands.h"
 #include "config/config_file.h"
 #include "net/addresses.h"
+#include "net/capped_lines.h"
 #include "pipeline/progress.h"
 #include "pipeline/step.h"
+#include "run/guest_run.h"
 #include "run/input_watch.h"
 #include "run/join.h"
+#include "run/presence.h"
 #include "run/run_files.h"
 #include "run/run_view.h"
 #include "run/worker/worker.h"
@@ -105,14 +109,17 @@ std::string name_and_id(const std::string& name, const std::string& run) {
 // visit. For one thread at a time.
 class Visit {
  public:
-  Visit(std::filesystem::path folder, const Invite& invite, const CoordinatorAccess& access)
-      : folder_(std::move(folder)), began_(clock_.now()) {
+  // run: its name, if the coordinator has told it already.
+  Visit(std::filesystem::path folder, const Invite& invite, const CoordinatorAccess& access, const std::string& run)
+      : folder_(std::move(folder)) {
     if (auto before = read_joined_run(folder_)) before_ = std::move(before).value();
     now_ = before_;
     now_.run = invite.run;
     now_.peer = access.peer;
     now_.addresses = access.addresses;
     now_.ended.clear();
+    if (!run.empty()) now_.name = first_columns(one_line(run), kMostNameColumns);
+    keep();  // the hours of this machine may begin much later
   }
 
   WorkerShare& share() { return share_; }
@@ -125,6 +132,12 @@ class Visit {
     now_.steps = config.train.steps;
     tokens_per_step_ = tokens_per_step(config.train);
     keep();
+  }
+  // What lies between depart() and the next arrive() is a break: no time in the run.
+  void arrive() { arrived_ = clock_.now(); }
+  void depart() {
+    before_breaks_ = spent();
+    arrived_.reset();
   }
   // The coordinator does not answer. hear(): it does, and returns whether that is news.
   void miss() { missed_ = true; }
@@ -151,13 +164,14 @@ class Visit {
         "this machine took part in {} step(s) as stage {}: {} tokens, {} sent, {} received, {}, of which it computed "
         "{}",
         steps, share_.stage.load(), steps * tokens_per_step_, format_size(share_.bytes_sent),
-        format_size(share_.bytes_received), whole_seconds(clock_.now() - began_),
+        format_size(share_.bytes_received), whole_seconds(spent()),
         whole_seconds(std::chrono::microseconds(share_.compute_us)));
     if (before_.steps_here > 0) text += fmt::format("; with earlier visits, in {} steps", before_.steps_here + steps);
     return text;
   }
 
  private:
+  Duration spent() const { return before_breaks_ + (arrived_ ? clock_.now() - *arrived_ : Duration{}); }
   void keep() {
     const int64_t steps = share_.steps;
     kept_stage_ = share_.stage;
@@ -165,7 +179,7 @@ class Visit {
     if (kept_stage_ >= 0) now_.stage = kept_stage_;
     now_.steps_here = before_.steps_here + steps;
     now_.tokens_here = before_.tokens_here + steps * tokens_per_step_;
-    now_.seconds_here = before_.seconds_here + (kept_at_ - began_) / std::chrono::seconds(1);
+    now_.seconds_here = before_.seconds_here + spent() / std::chrono::seconds(1);
     now_.bytes_sent = before_.bytes_sent + share_.bytes_sent;
     now_.bytes_received = before_.bytes_received + share_.bytes_received;
     if (const auto status = write_joined_run(folder_, now_); !status) log_debug("{}", status.error().message);
@@ -173,7 +187,8 @@ class Visit {
 
   const SystemClock clock_;
   const std::filesystem::path folder_;
-  const TimePoint began_;
+  std::optional<TimePoint> arrived_;  // none: not in the run now
+  Duration before_breaks_{};          // the time in it until the last break
   JoinedRun before_, now_;
   WorkerShare share_;
   bool missed_ = false;
@@ -295,6 +310,39 @@ void show_download(uint64_t have, uint64_t all) {
   std::fflush(stdout);
 }
 
+void refuse_to_listen_with_caps(const GuestLimits& limits, const JoinArguments& arguments) {
+  if (!limits.caps_the_line() || (arguments.listen.empty() && arguments.announce.empty())) return;
+  throw UserError(
+      "--max-upload, --max-download: a machine with a cap dials its neighbours and is not dialled; leave out --listen "
+      "and --announce");
+}
+
+// The lines of a machine whose owner caps them, and the ways through them to the coordinator.
+class CappedJoin {
+ public:
+  CappedJoin(const GuestLimits& limits, CoordinatorAccess& access) {
+    if (!limits.caps_the_line()) return;
+    lines_ = std::make_unique<CappedLines>(LineCaps{limits.max_upload_bits_per_s, limits.max_download_bits_per_s});
+    for (const auto& address : access.addresses) {
+      ways_.push_back(lines_->way_to(address).take());
+      access.dialled.push_back(ways_.back()->address());
+    }
+  }
+  CappedLines* lines() const { return lines_.get(); }
+
+ private:
+  std::unique_ptr<CappedLines> lines_;
+  std::vector<std::unique_ptr<CappedLines::Way>> ways_;  // of the coordinator's addresses; before the lines end
+};
+
+// For the person, and for `thinpipe status`.
+void tell(const std::filesystem::path& folder, const std::string& text) {
+  (void)write_presence(folder, text);
+  if (text == kTakesPart) return;
+  above_live_line([&] { fmt::print("{}\n", text); });
+  std::fflush(stdout);
+}
+
 Duration parse_wait(const std::string& text) {
   const auto wait = parse_duration(text);
   if (wait && wait.value() >= Duration{} && wait.value() <= kMostWait) return wait.value();
@@ -310,16 +358,24 @@ std::string welcome_back(const JoinedRun& before, const std::string& peer) {
   return text;
 }
 
-// Says what this machine did and how it ended, whatever the end is.
-void work_until_the_end(const WorkerOptions& options, Visit& visit, const std::stop_token& leave) {
+// One stay in the run, with the breaks that the owner wants. Says what this machine did and how it ended, whatever the
+// end is.
+void stay_until_the_end(WorkerOptions options, const GuestLimits& limits, Visit& visit, const std::stop_token& person) {
   const auto conclude = [&](const std::string& end) {
     visit.end(end);
     if (const auto done = visit.summary(); !done.empty()) fmt::print("{}\n", done);
     std::fflush(stdout);
   };
+  std::string why;
+  const auto take_part = [&](const std::stop_token& leave) {
+    options.leave = leave;
+    visit.arrive();
+    why = run_worker(options).take();
+    visit.depart();
+  };
   try {
-    const auto why = run_worker(options).take();
-    const auto end = leave.stop_requested() ? "left the run" : fmt::format("the run has ended: {}", why);
+    take_part_with_breaks(limits, person, take_part, [&](const std::string& text) { tell(options.folder, text); });
+    const auto end = person.stop_requested() ? "left the run" : fmt::format("the run has ended: {}", why);
     conclude(end);
     fmt::print("{}; ", end);
   } catch (const UserError& error) {
@@ -338,8 +394,12 @@ void join(const JoinArguments& arguments) {
   if (arguments.leave_with_input) input.emplace(STDIN_FILENO, kInputSilence, leave_at_once);
   for (const auto& address : arguments.announce) check_address(address).take();
   const auto folder = join_folder(invite.run);
+  const auto guest = merged_guest_options(folder, arguments.guest).take();
+  const auto limits = limits_of(guest).take();
+  refuse_to_listen_with_caps(limits, arguments);
   // A mere check may run beside a join.
   const auto lock = arguments.check_only ? Fd() : lock_for(folder, arguments.leave_with_input);
+  be_nice(limits.nice);
   auto access = earlier_access(invite);
   const bool returns = access.has_value();
   std::optional<JoinLook> seen;
@@ -348,31 +408,35 @@ void join(const JoinArguments& arguments) {
     seen = look(invite);
     const auto& run = seen->reply.run();
     fmt::print("run {}: {}\n", name_and_id(run.name(), invite.run), one_line(seen->reply.why()));
-    checks = check_machine(*seen, folder);
+    checks = check_machine(*seen, folder, limits);
     refuse_if_unfit(checks.checks);
     if (arguments.check_only) return;
     access = enrol(invite, seen->address, arguments.name.empty() ? default_name() : arguments.name);
   }
-  Visit visit(folder, invite, *access);
+  Visit visit(folder, invite, *access, seen ? seen->reply.run().name() : "");
   fmt::print("{}\n", returns ? welcome_back(visit.before(), access->peer) : fmt::format("joined as {}", access->peer));
   std::fflush(stdout);
+  keep_guest_options(folder, guest).take();
+  CappedJoin capped(limits, *access);
   WorkerOptions options;
   options.coordinator = *access;
+  options.lines = capped.lines();
+  options.most_threads = limits.threads;
   options.folder = folder;
   options.listen = arguments.listen;
-  if (options.listen.empty()) options.listen = {any_address()};
+  if (options.listen.empty()) options.listen = {options.lines != nullptr ? "127.0.0.1" : any_address()};
   options.announce = arguments.announce;
-  options.machine = checks.machine;
-  options.leave = signals.token();
+  options.machine = within(checks.machine, limits);
   options.on_download = show_download;
   options.share = &visit.share();
   options.outlives_stop = wait > Duration{};
   if (options.outlives_stop) options.patience = wait;
   options.on_run = [&](const control::RunDescription& run, const RunConfig& config) {
+    refuse_if_no_stage_fits(config, limits);
     visit.begin(run, config);
     return std::make_shared<Watcher>(*access, run, config, visit);
   };
-  work_until_the_end(options, visit, signals.token());
+  stay_until_the_end(std::move(options), limits, visit, signals.token());
   fmt::print("this machine's files are in {}\n", folder.string());
 }
 

@@ -90,42 +90,6 @@ int64_t lifetime_s(const std::string& text) {
 
 }  // namespace
 
-namespace {
-
-std::string joined_name(const JoinedFolder& run) {
-  const auto id = run.folder.filename().string().substr(0, 8);
-  return run.joined.name.empty() ? id : fmt::format("{} ({})", run.joined.name, id);
-}
-
-nlohmann::ordered_json json_of(const JoinedFolder& run) {
-  const auto& joined = run.joined;
-  return {{"name", joined.name},
-          {"folder", run.folder.string()},
-          {"joined", joined.run},
-          {"peer", joined.peer},
-          {"state", state_of(run)},
-          {"stage", joined.stage},
-          {"stages", joined.stages},
-          {"step", joined.step},
-          {"steps", joined.steps},
-          {"steps_here", joined.steps_here},
-          {"tokens_here", joined.tokens_here},
-          {"seconds_here", joined.seconds_here},
-          {"bytes_sent", joined.bytes_sent},
-          {"bytes_received", joined.bytes_received}};
-}
-
-// What this machine knows of a joined run without asking.
-void print_joined(const JoinedFolder& run) {
-  const auto& joined = run.joined;
-  fmt::print("{}  step {}/{}  joined as {}{}: {} step(s), {} tokens, {} sent, {} received  {}\n", joined_name(run),
-             joined.step, joined.steps, joined.peer,
-             joined.stage < 0 ? "" : fmt::format(", stage {} of {}", joined.stage, joined.stages), joined.steps_here,
-             joined.tokens_here, format_size(joined.bytes_sent), format_size(joined.bytes_received), state_of(run));
-}
-
-}  // namespace
-
 void list_runs(const Shown& shown) {
   if (shown.watch) return watch([&] { list_runs({.json = shown.json}); });
   const auto runs = known_runs();
@@ -144,7 +108,7 @@ void list_runs(const Shown& shown) {
     list.push_back(json_of(run));
   }
   for (const auto& run : joined) {
-    print_joined(run);
+    fmt::print("{}", joined_text(run));
     list.push_back(json_of(run));
   }
   if (shown.json) fmt::print("{}\n", list.dump());
@@ -287,7 +251,7 @@ void print_status(const control::RunStatus& status, int64_t stages, const std::o
 
 // A run of somebody else: asks its coordinator with this machine's own certificate.
 void print_joined_status(const JoinedFolder& run, bool json) {
-  print_joined(run);
+  fmt::print("{}", joined_text(run));
   std::fflush(stdout);
   control::RunStatus status;
   call(coordinator_access(run.joined.addresses, run.folder / "identity"), joined_name(run),
@@ -295,7 +259,8 @@ void print_joined_status(const JoinedFolder& run, bool json) {
   // Comes from somebody else: more stages than anybody has would fill the screen.
   const auto stages = std::clamp<int64_t>(run.joined.stages, 0, kMostShownStages);
   const auto loss = status.validation_loss() > 0 ? std::optional(status.validation_loss()) : std::nullopt;
-  print_status(status, stages, loss, {}, {{"validation_loss", loss ? nlohmann::ordered_json(*loss) : nullptr}}, json);
+  print_status(status, stages, loss, {},
+               {{"validation_loss", loss ? nlohmann::ordered_json(*loss) : nullptr}, {"joined", json_of(run)}}, json);
 }
 
 }  // namespace
@@ -311,9 +276,11 @@ void print_status(const std::string& name, const Shown& shown) {
   control::RunStatus status;
   call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
   const auto summary = summary_of(run);
-  fmt::print("run: {}\n", run.string());
+  fmt::print("run: {}\n{}", run.string(), limits_line(run));
   print_status(status, load_config(run / "config.toml").pipeline.stages, summary.validation_loss, summary.left_s,
-               {{"validation_loss", json_of(summary)["validation_loss"]}, {"eta_s", json_of(summary)["eta_s"]}},
+               {{"validation_loss", json_of(summary)["validation_loss"]},
+                {"eta_s", json_of(summary)["eta_s"]},
+                {"limits", limits_json(run)}},
                shown.json);
 }
 

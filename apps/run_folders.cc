@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/line.h"
+#include "run/presence.h"
 #include "run/run_files.h"
 #include "store/checkpoints.h"
 
@@ -49,11 +51,19 @@ std::vector<std::filesystem::path> known_runs() {
   return runs;
 }
 
-std::vector<JoinedFolder> joined_runs() {
-  std::vector<JoinedFolder> found;
+std::vector<std::filesystem::path> joined_folders() {
+  std::vector<std::filesystem::path> folders;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(data_dir() / "joined", ignored)) {
-    if (auto joined = read_joined_run(entry.path())) found.push_back({entry.path(), std::move(joined).value()});
+    folders.push_back(entry.path());
+  }
+  return folders;
+}
+
+std::vector<JoinedFolder> joined_runs() {
+  std::vector<JoinedFolder> found;
+  for (const auto& folder : joined_folders()) {
+    if (auto joined = read_joined_run(folder)) found.push_back({folder, std::move(joined).value()});
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.joined.name < b.joined.name; });
   return found;
@@ -73,7 +83,7 @@ std::optional<JoinedFolder> find_joined_run(const std::string& name) {
 }
 
 std::string state_of(const JoinedFolder& run) {
-  if (takes_part(run.folder)) return "takes part";
+  if (takes_part(run.folder)) return one_line(read_presence(run.folder).value_or(kTakesPart));
   return run.joined.ended.empty() ? "interrupted" : run.joined.ended;
 }
 

@@ -23,10 +23,12 @@ struct JoinedFolder {
   JoinedRun joined;
 };
 std::vector<JoinedFolder> joined_runs();
+// Their folders, and those of runs in which this machine has not taken part yet.
+std::vector<std::filesystem::path> joined_folders();
 // By the name that its organiser gave it, or by the beginning of its id; empty: the only one. nullopt: none has it.
 // Throws UserError if several do.
 std::optional<JoinedFolder> find_joined_run(const std::string& name);
-// "takes part", or how its last visit ended.
+// "takes part", why it waits, or how its last visit ended.
 std::string state_of(const JoinedFolder& run);
 
 // How a command line names a run: by its name if known_runs() has it, else by its folder.

@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/line.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "config/config_file.h"
-#include "run_folders.h"
+#include "run/guest.h"
 
 namespace thinpipe {
 namespace fs = std::filesystem;
@@ -143,6 +144,56 @@ nlohmann::ordered_json json_of(const RunSummary& run) {
                                  {"changed", run.changed},
                                  {"bytes", run.bytes}};
   if (!run.fault.empty()) json["fault"] = run.fault;
+  return json;
+}
+
+std::string joined_name(const JoinedFolder& run) {
+  const auto id = run.folder.filename().string().substr(0, 8);
+  return run.joined.name.empty() ? id : fmt::format("{} ({})", run.joined.name, id);
+}
+
+std::string joined_text(const JoinedFolder& run) {
+  const auto& joined = run.joined;
+  const auto line = fmt::format("{}  step {}/{}  joined as {}{}: {} step(s), {} tokens, {} sent, {} received  {}\n",
+                                joined_name(run), joined.step, joined.steps, joined.peer,
+                                joined.stage < 0 ? "" : fmt::format(", stage {} of {}", joined.stage, joined.stages),
+                                joined.steps_here, joined.tokens_here, format_size(joined.bytes_sent),
+                                format_size(joined.bytes_received), state_of(run));
+  return line + limits_line(run.folder);
+}
+
+nlohmann::ordered_json json_of(const JoinedFolder& run) {
+  const auto& joined = run.joined;
+  return {{"name", joined.name},
+          {"folder", run.folder.string()},
+          {"joined", joined.run},
+          {"peer", joined.peer},
+          {"state", state_of(run)},
+          {"stage", joined.stage},
+          {"stages", joined.stages},
+          {"step", joined.step},
+          {"steps", joined.steps},
+          {"steps_here", joined.steps_here},
+          {"tokens_here", joined.tokens_here},
+          {"seconds_here", joined.seconds_here},
+          {"bytes_sent", joined.bytes_sent},
+          {"bytes_received", joined.bytes_received},
+          {"limits", limits_json(run.folder)}};
+}
+
+std::string limits_line(const std::filesystem::path& folder) {
+  const auto guest = kept_guest_options(folder);
+  const auto limits = guest ? describe(guest.value()) : guest.error().message;
+  return limits.empty() ? "" : fmt::format("limits on this machine: {}\n", one_line(limits));
+}
+
+nlohmann::ordered_json limits_json(const std::filesystem::path& folder) {
+  auto json = nlohmann::ordered_json::object();
+  const auto guest = kept_guest_options(folder);
+  if (!guest) return json;
+  for (const auto& option : guest_options()) {
+    if (const auto& value = guest.value().*option.text; !value.empty()) json[option.name] = value;
+  }
   return json;
 }
 

@@ -1,5 +1,5 @@
-// What the files of a run say about it, for `thinpipe runs` and `thinpipe show`: how far it is, how good, how large.
-// Uses no libtorch and does not ask the run's coordinator.
+// What the files of a run say about it, for `thinpipe runs`, `thinpipe show` and `thinpipe status`: how far it is, how
+// good, how large; also of a run that this machine has joined. Uses no libtorch and does not ask the run's coordinator.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+
+#include "run_folders.h"
 
 namespace thinpipe {
 
@@ -31,5 +33,15 @@ std::string progress_text(const RunSummary& run);
 nlohmann::ordered_json json_of(const RunSummary& run);
 // "21s", "1h5m"
 std::string left_text(double left_s);
+
+// "NAME (3f2a91ab)"
+std::string joined_name(const JoinedFolder& run);
+// What this machine knows of a joined run: a line, and one with its limits if it has any.
+std::string joined_text(const JoinedFolder& run);
+nlohmann::ordered_json json_of(const JoinedFolder& run);
+
+// What the owner of this machine allows that run: "limits on this machine: threads 2\n"; "" if nothing was said.
+std::string limits_line(const std::filesystem::path& folder);
+nlohmann::ordered_json limits_json(const std::filesystem::path& folder);
 
 }  // namespace thinpipe

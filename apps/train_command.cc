@@ -28,6 +28,7 @@
 #include "plan/memory_plan.h"
 #include "plan/preflight.h"
 #include "run/coordinator/serve.h"
+#include "run/guest_run.h"
 #include "run/run_changes.h"
 #include "run/supervisor.h"
 #include "run_folders.h"
@@ -120,11 +121,25 @@ DashboardWish wish_in(const TrainArguments& arguments) {
 }
 
 // A run that does not fit would be killed by the system again and again, and other programs with it.
-void refuse_if_too_large(const RunConfig& config, bool in_process) {
+void refuse_if_too_large(const RunConfig& config, bool in_process, const GuestLimits& limits) {
   if (config.train.device != "cpu") return;
-  const auto check =
-      check_memory_of_run(memory_of_run(config, config.data.vocab, in_process), available_memory_bytes());
+  const auto check = check_memory_of_run(memory_of_run(config, config.data.vocab, in_process), available_memory_bytes(),
+                                         limits.max_memory_bytes);
   if (check.verdict == Verdict::kRefusal) throw UserError(fmt::format("memory: {}; {}", check.text, check.remedy));
+}
+
+// All stages together, and the processes that serve them.
+void be_a_guest(const GuestLimits& limits) {
+  be_nice(limits.nice);
+  use_cores(limits.threads);
+}
+
+// The stages of a run on other machines do not use this one.
+void refuse_limits_elsewhere(const GuestOptions& options) {
+  const auto limits = describe(options);
+  if (limits.empty()) return;
+  throw UserError(fmt::format(
+      "--{}: limits this machine, but with --hosts, --host and --slurm others hold the stages; leave it out", limits));
 }
 
 std::string model_line(const RunConfig& config) {
@@ -233,7 +248,7 @@ int64_t parameters_in(const std::filesystem::path& model) {
 
 // The exit code. The run may have been trained for a while before: that time counts too.
 int train_as_processes(const std::filesystem::path& folder, const RunConfig& config, const PreparedCorpus& corpus,
-                       bool live, const DashboardWish& dashboard, const RemoteRun& remote) {
+                       bool live, const DashboardWish& dashboard, const RemoteRun& remote, const GuestLimits& limits) {
   const auto before = trained_time(folder / "timing.jsonl");
   introduce(config, corpus, folder);
   fmt::print("stages: {}, links of {} with {} delay\n", place_of_stages(remote, config.pipeline.stages),
@@ -242,7 +257,7 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
   const SystemClock clock;
   const auto start = clock.now();
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  const auto end = run_locally({program, folder, config, live, stdout, dashboard, remote}, clock);
+  const auto end = run_with_breaks({program, folder, config, live, stdout, dashboard, remote}, limits, clock);
   if (end.complete) {
     conclude(config, corpus, folder, parameters_in(folder / "model.safetensors"), end.step,
              {before, clock.now() - start}, end.validation_loss);
@@ -253,15 +268,16 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
   return 130;
 }
 
-int begin(const TrainArguments& arguments, const RunConfig& config, bool live) {
+int begin(const TrainArguments& arguments, const RunConfig& config, const GuestLimits& limits, bool live) {
   const auto corpus = prepared(config, live);
   const CorpusBatches checked(corpus, config.train);  // refuses a corpus that is too short before the run begins
   require_table(arguments, config, corpus.vocab);
   auto folder = NewRunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), config).take();
   bring_table(folder.path(), config, folder_of_config(arguments)).take();
   const auto settled = settle_table(folder.path(), config, corpus).take();
+  keep_guest_options(folder.path(), arguments.guest).take();
   folder.keep();
-  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments), hosts_in(arguments.on));
+  return train_as_processes(folder.path(), settled, corpus, live, wish_in(arguments), hosts_in(arguments.on), limits);
 }
 
 // Everything is checked before it is written into the run.
@@ -270,9 +286,13 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
   const auto wanted = load_resumed_config(folder / "config.toml", overrides);
   const auto remote = hosts_in(arguments.on);
   require_hosts(remote, arguments.on, wanted);
+  const auto guest = merged_guest_options(folder, arguments.guest).take();
+  // What was kept stays kept, but means nothing where other machines hold the stages.
+  const auto limits = remote.hosts.empty() ? limits_of(guest).take() : GuestLimits{};
+  be_a_guest(limits);
   if (remote.hosts.empty()) {
     device_of(wanted.train);
-    refuse_if_too_large(wanted, false);
+    refuse_if_too_large(wanted, false, limits);
   }
   const SystemClock clock;
   const auto corpus = [&] {
@@ -280,13 +300,14 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
     return corpus_of_run(folder, wanted.data, data_dir(), std::ref(line));
   }();
   const CorpusBatches checked(corpus, wanted.train);
+  keep_guest_options(folder, guest).take();
   const auto changed = change_run(folder, overrides);
   if (!changed.note.empty()) fmt::print("{}\n", changed.note);
-  return train_as_processes(folder, changed.config, corpus, live, wish_in(arguments), remote);
+  return train_as_processes(folder, changed.config, corpus, live, wish_in(arguments), remote, limits);
 }
 
 // A new run with the weights of another one.
-int begin_from(const TrainArguments& given, bool live) {
+int begin_from(const TrainArguments& given, const GuestLimits& limits, bool live) {
   if (!given.resume.empty()) {
     throw UserError("--from begins a new run and --resume continues one: leave one of them out");
   }
@@ -294,6 +315,7 @@ int begin_from(const TrainArguments& given, bool live) {
     throw UserError("--from begins with a checkpoint, and --in-process has none: leave one of them out");
   }
   const auto remote = hosts_in(given.on);
+  be_a_guest(limits);
   const auto arguments = is_text(given.config) ? with_text(given) : given;
   const auto run = [&] {
     const SystemClock clock;
@@ -304,13 +326,15 @@ int begin_from(const TrainArguments& given, bool live) {
   require_hosts(remote, arguments.on, run.config);
   if (remote.hosts.empty()) {
     device_of(run.config.train);
-    refuse_if_too_large(run.config, false);
+    refuse_if_too_large(run.config, false, limits);
   }
   const CorpusBatches checked(run.corpus, run.config.train);
   const auto folder = begin_with_weights(run, folder_for_new_run(arguments.name, arguments.run_dir).take());
+  keep_guest_options(folder, arguments.guest).take();
   fmt::print("weights: from {}; the optimizer's moments begin at zero, the learning rate with its warm-up\n",
              run.model.title);
-  return train_as_processes(folder, load_config(folder / "config.toml"), run.corpus, live, wish_in(arguments), remote);
+  return train_as_processes(folder, load_config(folder / "config.toml"), run.corpus, live, wish_in(arguments), remote,
+                            limits);
 }
 
 }  // namespace
@@ -318,19 +342,25 @@ int begin_from(const TrainArguments& given, bool live) {
 void train(const TrainArguments& arguments) {
   const bool live = ::isatty(STDOUT_FILENO) == 1;
   (void)wish_in(arguments);  // refuses a bad address before anything is prepared
+  const auto limits = limits_of(arguments.guest).take();
   const auto hosts = hosts_in(arguments.on);
   if (!hosts.hosts.empty() && arguments.in_process) {
     throw UserError("--in-process runs on this machine: leave it out, or --hosts and --host");
   }
-  if (!arguments.from.empty()) throw ExitWith{begin_from(arguments, live)};
+  if (!hosts.hosts.empty()) refuse_limits_elsewhere(arguments.guest);
+  if (!arguments.from.empty()) throw ExitWith{begin_from(arguments, limits, live)};
   if (!arguments.step.empty()) throw UserError("--step is for --from: it says which checkpoint of that run");
   if (arguments.resume.empty()) {
     if (is_text(arguments.config)) return train(for_text(arguments, live));
+    if (arguments.in_process && limits.may_leave()) {
+      throw UserError("--hours, --on-battery: a run with --in-process writes no checkpoints to leave with");
+    }
     const auto config = config_from(arguments);
     require_hosts(hosts, arguments.on, config);
-    if (hosts.hosts.empty()) refuse_if_too_large(config, arguments.in_process);
+    be_a_guest(limits);
+    if (hosts.hosts.empty()) refuse_if_too_large(config, arguments.in_process, limits);
     if (arguments.in_process) return train_here(arguments, config, live);
-    throw ExitWith{begin(arguments, config, live)};
+    throw ExitWith{begin(arguments, config, limits, live)};
   }
   if (!arguments.config.empty() || !arguments.run_dir.empty() || !arguments.name.empty() || arguments.in_process) {
     throw UserError(

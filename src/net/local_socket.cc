@@ -20,12 +20,20 @@
 namespace thinpipe {
 namespace {
 
+constexpr int kLocalBacklog = 8;
+constexpr unsigned kUnansweredMs = 60'000;
+
 Error system_error(const std::string& what) { return Error{fmt::format("{}: {}", what, std::strerror(errno))}; }
 
 // gRPC has already gathered the bytes into packets.
 void set_no_delay(int descriptor) {
   const int on = 1;
   (void)::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// Before it listens or connects: TCP then never offers a larger window.
+void set_receive_buffer(int descriptor, int bytes) {
+  if (bytes > 0) (void)::setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
 }
 
 // Waits for a connect() under way; returns 0 or its errno.
@@ -56,18 +64,19 @@ LocalSocket& LocalSocket::operator=(LocalSocket&& other) noexcept {
   return *this;
 }
 
-Result<LocalSocket> LocalSocket::listen() {
+Result<LocalSocket> LocalSocket::listen(int receive_buffer) {
   LocalSocket self(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (self.descriptor_ < 0) return system_error("cannot make a socket");
+  set_receive_buffer(self.descriptor_, receive_buffer);
   const sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
   if (::bind(self.descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(self.descriptor_, 1) != 0) {
+      ::listen(self.descriptor_, kLocalBacklog) != 0) {
     return system_error("cannot listen on 127.0.0.1");
   }
   return self;
 }
 
-Result<LocalSocket> LocalSocket::connect(const std::string& text, Duration timeout) {
+Result<LocalSocket> LocalSocket::connect(const std::string& text, Duration timeout, int receive_buffer) {
   TRY(check_address(text));
   const auto address = TRY(parse_host_port(text));
   addrinfo wanted{}, *found = nullptr;
@@ -76,15 +85,26 @@ Result<LocalSocket> LocalSocket::connect(const std::string& text, Duration timeo
   const int fault = ::getaddrinfo(address.host.c_str(), fmt::format("{}", address.port).c_str(), &wanted, &found);
   if (fault != 0) return Error{fmt::format("cannot find {}: {}", text, ::gai_strerror(fault))};
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(found, &::freeaddrinfo);
-  LocalSocket self(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (self.descriptor_ < 0) return system_error("cannot make a socket");
-  if (::connect(self.descriptor_, found->ai_addr, found->ai_addrlen) != 0) {
+  for (const auto* one = found;; one = one->ai_next) {
+    auto self = connect_to(*one, timeout, receive_buffer);
+    if (self) return self;
+    if (one->ai_next == nullptr) return Error{fmt::format("cannot connect to {}: {}", text, self.error().message)};
+  }
+}
+
+Result<LocalSocket> LocalSocket::connect_to(const addrinfo& where, Duration timeout, int receive_buffer) {
+  LocalSocket self(::socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (self.descriptor_ < 0) return system_error("no socket");
+  set_receive_buffer(self.descriptor_, receive_buffer);
+  if (::connect(self.descriptor_, where.ai_addr, where.ai_addrlen) != 0) {
     if (errno == EINPROGRESS) errno = finish_connecting(self.descriptor_, timeout);
-    if (errno != 0) return system_error("cannot connect to " + text);
+    if (errno != 0) return Error{std::strerror(errno)};
   }
   const int flags = ::fcntl(self.descriptor_, F_GETFL);
-  if (flags < 0 || ::fcntl(self.descriptor_, F_SETFL, flags & ~O_NONBLOCK) != 0) return system_error(text);
+  if (flags < 0 || ::fcntl(self.descriptor_, F_SETFL, flags & ~O_NONBLOCK) != 0) return Error{std::strerror(errno)};
   set_no_delay(self.descriptor_);
+  // Else a machine that has vanished would keep a send() waiting for a quarter of an hour.
+  (void)::setsockopt(self.descriptor_, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnansweredMs, sizeof kUnansweredMs);
   return self;
 }
 

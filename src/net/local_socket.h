@@ -1,4 +1,5 @@
-// TCP sockets between a tunnel's end and the gRPC of the same machine. Used inside net/ only.
+// TCP sockets between the gRPC of this machine and what moves its bytes on: a tunnel's end (tunnel.h), a capped line
+// (capped_lines.h). Used inside net/ only.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +9,18 @@
 #include "base/clock.h"
 #include "base/result.h"
 
+struct addrinfo;
+
 namespace thinpipe {
 
 // Owns a descriptor that child processes do not inherit and that raises no signals. One thread may be in receive() and
 // one in send(); any thread may end their waiting with interrupt().
 class LocalSocket {
  public:
-  // Listens on loopback for one connection; the kernel chooses the port.
-  static Result<LocalSocket> listen();
-  // address: HOST:PORT of a server on this machine.
-  static Result<LocalSocket> connect(const std::string& address, Duration timeout);
+  // Listens on loopback; the kernel chooses the port. receive_buffer: of its connections, in bytes; 0: the system's.
+  static Result<LocalSocket> listen(int receive_buffer = 0);
+  // address: HOST:PORT. Tries all addresses of a name; the timeout is for each.
+  static Result<LocalSocket> connect(const std::string& address, Duration timeout, int receive_buffer = 0);
 
   LocalSocket() = default;
   ~LocalSocket();
@@ -39,6 +42,7 @@ class LocalSocket {
 
  private:
   explicit LocalSocket(int descriptor) : descriptor_(descriptor) {}
+  static Result<LocalSocket> connect_to(const addrinfo& where, Duration timeout, int receive_buffer);
   int descriptor_ = -1;
 };
 

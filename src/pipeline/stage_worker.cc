@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
@@ -345,6 +346,8 @@ at::Device device_of(const TrainConfig& train) {
 
 int threads_for(const RunConfig& config) {
   if (config.train.threads > 0) return static_cast<int>(config.train.threads);
+  cpu_set_t allowed;  // to this process; the machine may have more
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 

@@ -60,11 +60,28 @@ Check check_clock(double offset_s, double uncertainty_s) {
           "the run works, but times in the logs will differ; one of the two clocks is wrong"};
 }
 
+// What its owner does not allow is refused, however much is free.
+std::optional<Check> check_memory_limit(const std::string& what, uint64_t needed, uint64_t limit,
+                                        const std::string& remedy) {
+  if (limit == 0 || needed <= limit) return std::nullopt;
+  return Check{"memory", Verdict::kRefusal,
+               fmt::format("{} needs up to {}, and --max-memory allows {}", what, mib(needed), mib(limit)),
+               fmt::format("{} too little: allow more, or {}", mib(needed - limit), remedy)};
+}
+
 Check check_memory(const PreflightFacts& facts) {
+  const auto what = facts.stage ? fmt::format("stage {}", *facts.stage) : "a stage";
+  if (const auto limited = check_memory_limit(
+          what, facts.memory_needed, facts.memory_limit,
+          "ask the organiser to lower train.microbatch, raise pipeline.stages or give this machine fewer blocks")) {
+    return *limited;
+  }
+  if (facts.memory_available == 0) {
+    return {"memory", Verdict::kOk, fmt::format("{} needs up to {}", what, mib(facts.memory_needed)), ""};
+  }
   const uint64_t most = usable(facts.memory_available);
-  const auto text = fmt::format("{} needs up to {}; this machine may use {} of its {}",
-                                facts.stage ? fmt::format("stage {}", *facts.stage) : "a stage",
-                                mib(facts.memory_needed), mib(most), mib(facts.memory_available));
+  const auto text = fmt::format("{} needs up to {}; this machine may use {} of its {}", what, mib(facts.memory_needed),
+                                mib(most), mib(facts.memory_available));
   if (facts.memory_needed <= most) return {"memory", Verdict::kOk, text, ""};
   return {"memory", Verdict::kRefusal, text,
           fmt::format("{} too little: close other programs, or ask the organiser to lower train.microbatch, "
@@ -134,7 +151,7 @@ std::vector<Check> preflight(const PreflightFacts& facts) {
     if (run->seed_numbers_fault) checks.push_back(check_seed(*run->seed_numbers_fault));
     checks.push_back(check_clock(run->clock_offset_s, run->round_trip_s / 2));
   }
-  if (facts.memory_available > 0) checks.push_back(check_memory(facts));
+  if (facts.memory_available > 0 || facts.memory_limit > 0) checks.push_back(check_memory(facts));
   if (facts.disk_free > 0) checks.push_back(check_disk(facts.disk_needed, facts.disk_free));
   if (run) checks.push_back(check_link(*run, facts.compute_s_per_step));
   if (facts.compute_s_per_step > 0) {
@@ -145,7 +162,11 @@ std::vector<Check> preflight(const PreflightFacts& facts) {
   return checks;
 }
 
-Check check_memory_of_run(uint64_t needed, uint64_t available) {
+Check check_memory_of_run(uint64_t needed, uint64_t available, uint64_t limit) {
+  if (const auto limited = check_memory_limit("this run", needed, limit,
+                                              "lower model.d, model.blocks, train.microbatch or train.seq_len")) {
+    return *limited;
+  }
   const uint64_t most = usable(available);
   const auto text = fmt::format("this run needs up to {}; this machine may use {} of the {} that are available",
                                 mib(needed), mib(most), mib(available));

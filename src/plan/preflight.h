@@ -27,6 +27,7 @@ struct PreflightFacts {
   uint32_t protocol = 0;
   std::string build;
   uint64_t memory_needed = 0, memory_available = 0;  // available 0: unknown
+  uint64_t memory_limit = 0;                         // what its owner allows; 0: no limit
   uint64_t disk_needed = 0, disk_free = 0;           // free 0: unknown
   double compute_s_per_step = 0;                     // 0: not measured
   std::optional<PreflightRun> run;                   // none: there is no run to ask
@@ -47,7 +48,8 @@ struct Check {
 std::vector<Check> preflight(const PreflightFacts& facts);
 
 // Can this machine hold a whole run, of which it needs that much memory? available 0: unknown, which is not refused.
-Check check_memory_of_run(uint64_t needed, uint64_t available);
+// limit: what its owner allows; 0: no limit.
+Check check_memory_of_run(uint64_t needed, uint64_t available, uint64_t limit = 0);
 
 // The worst verdict; kOk for no checks.
 Verdict verdict(const std::vector<Check>& checks);

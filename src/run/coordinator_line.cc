@@ -47,7 +47,7 @@ std::shared_ptr<grpc::Channel> CoordinatorLine::channel() {
   if (channel_) return channel_;
   stub_.reset();  // stub() may have used a channel that another thread has hung up
   std::vector<std::shared_ptr<grpc::Channel>> candidates;
-  for (const auto& address : access_.addresses) {
+  for (const auto& address : access_.dialled.empty() ? access_.addresses : access_.dialled) {
     candidates.push_back(grpc::CreateCustomChannel(address, tls_channel(access_.identity), channel_arguments()));
   }
   channel_ = candidates.at(0);

@@ -19,6 +19,7 @@ struct CoordinatorAccess {
   std::vector<std::string> addresses;
   Identity identity;
   std::string peer;  // as the certificate names it; empty for an operator
+  std::vector<std::string> dialled = {};  // where to connect to reach them, if lines are capped; empty: there
 };
 // Loads the identity from that folder. Throws UserError if the folder holds no whole one.
 CoordinatorAccess coordinator_access(std::vector<std::string> addresses, const std::filesystem::path& identity_folder);

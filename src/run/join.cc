@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "config/config_file.h"
 #include "model/stage.h"
 #include "model/threads.h"
@@ -17,6 +18,7 @@
 #include "pipeline/stage_worker.h"
 #include "plan/machine.h"
 #include "plan/memory_plan.h"
+#include "plan/placement.h"
 #include "run/core/run_rules.h"
 
 namespace thinpipe {
@@ -138,6 +140,10 @@ JoinChecks check_stage(RunConfig config, int64_t vocab, int64_t stage, const std
   return result;
 }
 
+void cap(double& rate, uint64_t most) {
+  if (most > 0) rate = std::min(rate, static_cast<double>(most));
+}
+
 }  // namespace
 
 JoinLook look(const Invite& invite) {
@@ -172,9 +178,10 @@ JoinLook look(const Invite& invite) {
   return seen;
 }
 
-JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& folder) {
+JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& folder, const GuestLimits& limits) {
   const auto& run = look.reply.run();
   auto config = parse_config(run.config_toml(), "the run's config");
+  config.train.threads = threads_within(config.train.threads, limits.threads);
   // A machine that will wait may get any stage later: check the first.
   const int64_t stage = std::clamp<int64_t>(look.reply.seat().stage(), 0, config.pipeline.stages - 1);
   PreflightFacts facts;
@@ -185,18 +192,37 @@ JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& fold
   const auto traffic = step_traffic(config, run.vocab(), stage);
   facts.run->up_bytes_per_step = static_cast<double>(traffic.sent);
   facts.run->down_bytes_per_step = static_cast<double>(traffic.received);
+  facts.memory_limit = limits.max_memory_bytes;
+  cap(facts.run->up_bits_per_s, limits.max_upload_bits_per_s);
+  cap(facts.run->down_bits_per_s, limits.max_download_bits_per_s);
   return check_stage(std::move(config), run.vocab(), stage, folder, facts);
+}
+
+control::Machine within(control::Machine machine, const GuestLimits& limits) {
+  if (limits.max_memory_bytes == 0) return machine;
+  // The coordinator lets a stage use this share of it.
+  const auto most = static_cast<uint64_t>(static_cast<double>(limits.max_memory_bytes) / kMemoryShare) + 1;
+  machine.set_memory_bytes(machine.memory_bytes() == 0 ? most : std::min(machine.memory_bytes(), most));
+  return machine;
+}
+
+void refuse_if_no_stage_fits(const RunConfig& config, const GuestLimits& limits) {
+  if (limits.max_memory_bytes == 0) return;
+  auto here = config;
+  here.train.threads = threads_within(config.train.threads, limits.threads);
+  uint64_t least = UINT64_MAX;
+  for (int64_t stage = 0; stage < config.pipeline.stages; ++stage) {
+    least = std::min(least, memory_plan(here, config.data.vocab, stage).total());
+  }
+  if (least <= limits.max_memory_bytes) return;
+  throw UserError(
+      fmt::format("--max-memory {}: the smallest stage of this run needs up to {} MiB; allow more, or leave "
+                  "the run to larger machines",
+                  format_size(limits.max_memory_bytes), (least + (1 << 20) - 1) >> 20));
 }
 
 JoinChecks check_machine_alone(const RunConfig& config, int64_t vocab, const std::filesystem::path& folder) {
   return check_stage(config, vocab, 0, folder, {});
-}
-
-std::filesystem::path join_folder(const std::string& run) {
-  // The name comes from an invite and becomes a path.
-  const bool plain = !run.empty() && run.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!plain) throw UserError("this invite names a run in a way that no thinpipe does; ask for another one");
-  return data_dir() / "joined" / run;
 }
 
 std::optional<CoordinatorAccess> earlier_access(const Invite& invite) {

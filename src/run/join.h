@@ -14,6 +14,8 @@
 #include "plan/preflight.h"
 #include "proto/control.pb.h"
 #include "run/coordinator_line.h"
+#include "run/guest.h"
+#include "run/run_files.h"
 
 namespace thinpipe {
 
@@ -34,12 +36,15 @@ struct JoinChecks {
   control::Machine machine;
   std::vector<Check> checks;
 };
-JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& folder);
+JoinChecks check_machine(const JoinLook& look, const std::filesystem::path& folder, const GuestLimits& limits = {});
 // The same without a run: the default model in its default stages.
 JoinChecks check_machine_alone(const RunConfig& config, int64_t vocab, const std::filesystem::path& folder);
 
-// Where this machine keeps its files of that run. Throws UserError for an invalid name: it comes from an invite.
-std::filesystem::path join_folder(const std::string& run);
+// The same machine for the coordinator, with no more memory than its owner allows.
+control::Machine within(control::Machine machine, const GuestLimits& limits);
+// Throws UserError if no stage fits the memory that the owner allows.
+void refuse_if_no_stage_fits(const RunConfig& config, const GuestLimits& limits);
+
 // The identity that an earlier join has saved in join_folder(), if it is whole and this run's authority has signed it.
 std::optional<CoordinatorAccess> earlier_access(const Invite& invite);
 // Trades a use of the invite for a certificate and saves it in join_folder(). Throws UserError with the coordinator's

@@ -58,6 +58,13 @@ Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder) {
   });
 }
 
+std::filesystem::path join_folder(const std::string& run) {
+  // The name becomes a path.
+  const bool plain = !run.empty() && run.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!plain) throw UserError("this invite names a run in a way that no thinpipe does; ask for another one");
+  return data_dir() / "joined" / run;
+}
+
 std::string run_name(const std::filesystem::path& run_folder) {
   const auto folder = std::filesystem::absolute(run_folder / "").lexically_normal();  // with a slash at its end
   return one_line(folder.parent_path().filename().string());

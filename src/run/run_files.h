@@ -1,5 +1,5 @@
 // Files that a coordinator leaves in its run's folder for other processes of this machine: its address, and how the run
-// ended. Does not use libtorch, because `thinpipe status` and `thinpipe runs` read these files.
+// ended. Also where a joined run is. Without libtorch, because `thinpipe status` and `thinpipe runs` need them.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,13 @@ struct RunOutcome {
   double loss = 0;             // NaN if it was not finite
   double validation_loss = 0;  // NaN if it was not finite
   uint64_t step_bytes = 0;
+  bool interrupted = false;  // by a signal to the process that started it; not in the file
 };
 Result<RunOutcome> read_outcome(const std::filesystem::path& run_folder);
+
+// Where this machine keeps its files of a run that it has joined. Throws UserError for an invalid name: it comes from
+// an invite.
+std::filesystem::path join_folder(const std::string& run);
 
 // What a run is called: the last part of its folder's path, as valid UTF-8 on one line.
 std::string run_name(const std::filesystem::path& run_folder);

@@ -31,6 +31,7 @@ namespace {
 constexpr int kPollMs = 100;
 // How often a process may be restarted without a step in between.
 constexpr int kMostRestarts = 10;
+constexpr Duration kLook = std::chrono::seconds(1);
 constexpr Duration kFarewell = std::chrono::seconds(2);
 constexpr Duration kRemoteFarewell = std::chrono::seconds(10);
 // Of the invite that the hosts get. A machine that has joined comes back without one.
@@ -81,6 +82,7 @@ class Supervisor {
       if (!dashboard_) dashboard_.emplace(run_.program, run_.folder, run_.dashboard);
       if (const auto text = dashboard_->news()) note(*text);
       for (auto& worker : workers_) tend(worker);
+      look_for_reason_to_stop();
     }
     say_goodbye();
     return result();
@@ -150,11 +152,22 @@ class Supervisor {
     signalfd_siginfo info{};
     while (::read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       if (info.ssi_signo == SIGCHLD) continue;
+      interrupted_ = true;
       if (stop_asked_ || !place_) return true;
       stop_asked_ = true;
       note("stopping: a checkpoint is written first; ctrl-C again stops at once");
     }
     return false;
+  }
+
+  void look_for_reason_to_stop() {
+    const auto now = clock_.now();
+    if (!run_.stop_wanted || stop_asked_ || now - looked_ < kLook) return;
+    looked_ = now;
+    const auto reason = run_.stop_wanted();
+    if (!reason) return;
+    stop_asked_ = true;
+    note(fmt::format("stopping after a checkpoint: {}", *reason));
   }
 
   // Asks the coordinator for its status, and passes a stop on. No answer is not an error: it may be restarting.
@@ -286,12 +299,15 @@ class Supervisor {
   RunOutcome leave_at_once() {
     end_workers();
     coordinator_.process.reset();
-    return {.step = std::max<int64_t>(0, shown_step_), .manifest_step = std::max<int64_t>(0, manifest_step_)};
+    return {.step = std::max<int64_t>(0, shown_step_),
+            .manifest_step = std::max<int64_t>(0, manifest_step_),
+            .interrupted = true};
   }
 
   RunOutcome result() {
     auto outcome = read_outcome(run_.folder).take();
     if (outcome.failed) throw UserError(outcome.reason);
+    outcome.interrupted = interrupted_;
     if (progress_ && outcome.step > shown_step_ && outcome.step == run_.config.train.steps) {
       const int64_t steps = outcome.step - shown_step_;
       progress_->step({outcome.step, outcome.loss, steps * tokens_per_step(run_.config.train),
@@ -317,6 +333,8 @@ class Supervisor {
   int early_deaths_ = 0;  // of workers, before that
   bool stop_asked_ = false;
   bool stop_told_ = false;
+  bool interrupted_ = false;  // by a signal
+  TimePoint looked_{};        // for a reason to stop
 };
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,8 @@ struct LocalRun {
   std::FILE* out = stdout;  // where to print for the person
   DashboardWish dashboard = {.listen = "off"};
   RemoteRun remote = {};
+  // Asked now and then: a reason means that the run is to stop with a checkpoint, as after ctrl-C. May be empty.
+  std::function<std::optional<std::string>()> stop_wanted = {};
 };
 
 // Returns when the run has ended; the outcome is not complete if the person interrupted it. Throws UserError with the

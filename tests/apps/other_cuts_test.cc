@@ -187,7 +187,6 @@ TEST_F(OtherCuts, RefusedChange_LeavesTheRunUnchanged) {
   const std::vector<std::pair<Arguments, Arguments>> refused = {
       {{"--set", "model.d=64"}, {"--set model.d: changes what the run computes", "start a new run"}},
       {{"--set", "boundary.pack=int4"}, {"--set boundary.pack: changes"}},
-      {{"--steps", "30"}, {"--set train.steps: changes"}},
       {{"--device", "cuda"}, {"train.device", "cuda"}},
       {{"--set", "pipeline.stages=5"}, {"more stages than blocks"}},
       {{"--set", "pipeline.cuts=[2,3]"}, {"sums to 5"}},

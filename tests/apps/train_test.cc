@@ -77,7 +77,7 @@ TEST_F(Train, Run_LeavesACompleteFolderAndPlainLinesInAPipe) {
       expected.model.table = found.model.table;
       EXPECT_TRUE(std::filesystem::exists(run / "tables" / (found.model.table + ".safetensors")));
     }
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), mode == "subspace" ? 7 : 6);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), mode == "subspace" ? 8 : 7);
     EXPECT_EQ(found, expected);
     const auto metrics = lines_of(run / "metrics.jsonl");
     expect_three_steps(metrics);

@@ -177,5 +177,27 @@ TEST(Preflight, WholeRun_IsRefusedIfItNeedsMoreThanNineTenthsOfTheMemory) {
   EXPECT_EQ(check_memory_of_run(901 * kMiB, 0).verdict, Verdict::kOk) << "unknown";
 }
 
+TEST(Preflight, RefusesAStageAboveTheOwnersLimit) {
+  auto facts = good();
+  facts.memory_limit = 400 * kMiB;
+  EXPECT_EQ(check_of(facts, "memory").verdict, Verdict::kOk);
+  facts.memory_limit = 380 * kMiB;
+  auto check = check_of(facts, "memory");
+  EXPECT_EQ(check.verdict, Verdict::kRefusal);
+  EXPECT_EQ(check.text, "stage 2 needs up to 400 MiB, and --max-memory allows 380 MiB");
+  EXPECT_TRUE(check.remedy.starts_with("20 MiB too little: allow more, or ")) << check.remedy;
+  facts.memory_available = 0;
+  EXPECT_EQ(check_of(facts, "memory").verdict, Verdict::kRefusal) << "what is free is unknown";
+  facts.memory_limit = 500 * kMiB;
+  EXPECT_EQ(check_of(facts, "memory").verdict, Verdict::kOk);
+}
+
+TEST(MemoryOfRun, AboveTheOwnersLimit_IsRefused) {
+  EXPECT_EQ(check_memory_of_run(400 * kMiB, 1000 * kMiB, 400 * kMiB).verdict, Verdict::kOk);
+  const auto check = check_memory_of_run(400 * kMiB, 1000 * kMiB, 399 * kMiB);
+  EXPECT_EQ(check.verdict, Verdict::kRefusal);
+  EXPECT_EQ(check.text, "this run needs up to 400 MiB, and --max-memory allows 399 MiB");
+}
+
 }  // namespace
 }  // namespace thinpipe

@@ -23,6 +23,7 @@
 #include "pipeline/stage_worker.h"
 #include "run/core/protocol.h"
 #include "run/core/worker_core.h"
+#include "run/guest.h"
 #include "run/worker/control_client.h"
 #include "run/worker/held_stage.h"
 #include "run/worker/state_files.h"
@@ -370,7 +371,8 @@ class Worker {
               control::FromWorker message;
               message.mutable_refused()->set_reason(reason.substr(0, kMaxRefusalBytes));
               client_.say(message);
-            }};
+            },
+            options_.lines};
   }
 
   std::unique_ptr<PacketLink> packet_link(std::unique_ptr<Link> link, int64_t cut, bool down,
@@ -420,6 +422,7 @@ Result<std::string> run_worker(const WorkerOptions& options) {
     if (!answer) return std::string();
     auto run = std::move(*answer);
     auto config = parse_config(run.config_toml(), "the coordinator's config");
+    config.train.threads = threads_within(config.train.threads, options.most_threads);
     if (auto same = check_seed_numbers(config, run.vocab(), run.seed_numbers_sha256()); !same) {
       return Error{same.error().message + "; use the run's build of thinpipe"};
     }

@@ -21,6 +21,8 @@
 
 namespace thinpipe {
 
+class CappedLines;
+
 // What this machine has done for the run. Any thread may read it.
 struct WorkerShare {
   std::atomic<int64_t> stage = -1;                           // the last one held
@@ -36,6 +38,8 @@ struct WorkerOptions {
   std::vector<std::string> listen = {"127.0.0.1"};
   std::vector<std::string> announce;                    // more HOST:PORT where neighbours may dial
   control::Machine machine;                             // its speed and memory, if measured
+  int most_threads = 0;                                 // compute threads that its owner allows; 0: any number
+  CappedLines* lines = nullptr;                         // caps what it sends and receives; null: no caps
   std::stop_token leave;                                // on request: leaves when the coordinator can spare it
   std::function<void(uint64_t, uint64_t)> on_download;  // bytes of its state received, bytes in all
   // For tests: wraps the links of every epoch.

@@ -55,6 +55,7 @@ WorkerLinks::WorkerLinks(WorkerLinksOptions options) : options_(std::move(option
     places[i].port = server_->ports().at(i);
     for (auto& address : reachable_addresses(places[i])) addresses_.push_back(std::move(address));
   }
+  if (options_.lines != nullptr) addresses_.clear();
   own_door_ = to_string(is_wildcard(places.front()) ? HostPort{"127.0.0.1", places.front().port} : places.front());
   prober_ = std::jthread([this](const std::stop_token& stop) { run_probes(stop); });
 }
@@ -118,8 +119,12 @@ Result<std::unique_ptr<Link>> WorkerLinks::reach(const control::Neighbour& neigh
                                                  const std::stop_token& stop, std::optional<control::PathFacts>& path) {
   const auto& from = neighbour.peer();
   switch (neighbour.way()) {
-    case control::Neighbour::DIAL:
-      return dial(neighbour.address(), neighbour, boundary, epoch, path);
+    case control::Neighbour::DIAL: {
+      const auto to = TRY(target(neighbour.address()));
+      auto link = TRY(dial(to.address, neighbour, boundary, epoch, path));
+      dialled_ports_.back() = port_of(neighbour.address());  // of the socket that leaves this machine
+      return link;
+    }
     case control::Neighbour::AWAIT:
       return server_->service().wait_for(boundary, epoch, from, stop);
     case control::Neighbour::TUNNEL_DIAL: {
@@ -163,6 +168,13 @@ uint64_t WorkerLinks::socket_bytes_sent() const {
   return tcp_bytes_sent(ports);
 }
 
+Result<WorkerLinks::Target> WorkerLinks::target(const std::string& address) const {
+  if (options_.lines == nullptr) return Target{nullptr, address};
+  auto way = TRY(options_.lines->way_to(address));
+  auto local = way->address();
+  return Target{std::move(way), std::move(local)};
+}
+
 // ---- probes ----
 
 void WorkerLinks::probe(const control::Probe& probe, std::function<void(const control::Probed&)> answer) {
@@ -192,8 +204,9 @@ control::Probed WorkerLinks::answer_probe(const control::Probe& probe) const {
   std::vector<std::future<Result<PathFacts>>> attempts;
   const int count = std::min(probe.addresses_size(), kMostAddresses);
   for (int i = 0; i < count; ++i) {
-    attempts.push_back(std::async(std::launch::async, [&, i] {
-      return probe_path(probe.addresses(i), credentials, peer_name(probe.peer()), kProbePatience);
+    attempts.push_back(std::async(std::launch::async, [&, i]() -> Result<PathFacts> {
+      const auto to = TRY(target(probe.addresses(i)));
+      return probe_path(to.address, credentials, peer_name(probe.peer()), kProbePatience);
     }));
   }
   for (int i = 0; i < count; ++i) {

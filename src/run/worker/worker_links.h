@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "net/capped_lines.h"
 #include "net/link_service.h"
 #include "net/tunnel.h"
 #include "proto/control.pb.h"
@@ -32,6 +33,8 @@ struct WorkerLinksOptions {
   size_t max_payload_bytes = 0;       // of any packet
   // Gets the reason when somebody was refused. Called on any thread.
   std::function<void(const std::string&)> on_refused;
+  // If not null, neighbours are dialled through it and cannot dial this worker: what they would send is not capped.
+  CappedLines* lines = nullptr;
 };
 
 class WorkerLinks {
@@ -72,6 +75,12 @@ class WorkerLinks {
                                      uint64_t epoch, std::optional<control::PathFacts>& path);
   void run_probes(const std::stop_token& stop);
   control::Probed answer_probe(const control::Probe& probe) const;
+  // Through the capped lines, if there are any. Keep it while it is being dialled.
+  struct Target {
+    std::unique_ptr<CappedLines::Way> way;
+    std::string address;
+  };
+  Result<Target> target(const std::string& address) const;
 
   const WorkerLinksOptions options_;
   CoordinatorLine line_;
