@@ -165,7 +165,9 @@ TEST(Service, Print_ShowsTheUnitWithoutTheInvite) {
   const Program program;
   test::write_small_run(program);
   const auto run = program / "run";
-  RunningProgram serving(program, {"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string()});
+  // Without a dashboard, which would write into the run's folder while a refusal must leave nothing behind.
+  RunningProgram serving(
+      program, {"serve", "small.toml", "--listen", "127.0.0.1", "--run-dir", run.string(), "--dashboard", "off"});
   ASSERT_TRUE(serving.wait_for_output("to let machines join")) << serving.err();
   const auto invited = program.run({"invite", run.string()});
   const auto invite = invited.out.substr(0, invited.out.find('\n'));
