@@ -399,8 +399,9 @@ void SimWorker::send_payload(const std::string& neighbour, bool forward, uint64_
 }
 
 void SimWorker::flood_neighbours() {
+  const uint64_t epoch = at_.epoch + (world_.dice().one_in(4) ? 1 : 0);  // one of a later epoch ends the link at once
   for (int64_t i = 0; i < kFloodPackets; ++i) {
-    const PacketTag tag{at_.epoch + world_.dice().below(2), static_cast<int64_t>(world_.dice().below(1000)), 0};
+    const PacketTag tag{epoch, static_cast<int64_t>(world_.dice().below(1000)), 0};
     for (const auto kind : {PacketKind::kForward, PacketKind::kBackward}) {
       const auto& to = kind == PacketKind::kForward ? next_ : previous_;
       if (!to.empty()) world_.to_neighbour(*this, to, at_, {tag.epoch, tag.step, 0, kind}, 1);
