@@ -167,6 +167,7 @@ class TrustBench {
     const auto stream = line.stub()->Attend(&context);
     control::FromWorker beat;
     beat.mutable_heartbeat();
+    const std::stop_callback hang_up(stop, [&] { context.TryCancel(); });  // a throttled Write takes minutes
     stream->Write(hello("talker"));
     while (!stop.stop_requested() && stream->Write(beat)) continue;
     context.TryCancel();
