@@ -614,6 +614,7 @@ void add_bench_engine(Command& bench) {
   auto& engine = bench.command("engine", "Compare the speed of training with PyTorch and with plain products");
   engine.number("--rounds", options->rounds, 1, 1000, "measurements, of which the fastest counts");
   engine.value("--python", options->python, {"FILE"}, "a python3 with PyTorch");
+  engine.value("--only", options->only, {"TEXT"}, "only parts whose names contain this: \"d512 L8\", muon");
   engine.add_flag("--torch2", options->torch2,
                   "compare with PyTorch 2.6, in a Debian 13 folder made for it; needs root");
   engine.add_flag("--quick", options->quick, "one tiny model, to see whether it works");

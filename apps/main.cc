@@ -99,6 +99,8 @@ bool is_unwritten_output(const std::exception& error) {
 void set_library_environment() {
   // A thread that waits should not spin away the core that a neighbour needs.
   ::setenv("GOMP_SPINCOUNT", "1000", 0);
+  // Large pages for large tensors, where the kernel gives them only when asked.
+  ::setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 0);
 #ifdef __x86_64__
   // Debian 12's OpenBLAS takes Intel processors that are newer than itself for a Pentium 4, which makes a dense
   // stage 3.6 times as slow (OpenMathLib/OpenBLAS issue 4267). These are the kernels that it chooses for the models it

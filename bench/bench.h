@@ -25,6 +25,7 @@ struct BenchEngineOptions {
   std::string python = "/usr/bin/python3";  // one with PyTorch, to compare with
   bool torch2 = false;             // compare with PyTorch 2.6 in a Debian 13 folder instead (bench/debian13.h)
   bool quick = false;              // one tiny model
+  std::string only;                // parts whose names contain this: "d512 L8 T256", "muon_share_large"; empty: all
 };
 // Tokens/s of whole models on 1 and 2 threads, against PyTorch and against the products alone.
 void bench_engine(const BenchEngineOptions& options, bool json);

@@ -144,7 +144,9 @@ std::optional<Json> pytorch_step(const std::string& python, const ModelConfig& m
   const auto script = data_dir() / "bench/engine.py";
   make_directories(script.parent_path()).take();
   write_file_atomically(script, std::string(engine_script())).take();
-  const auto command = fmt::format("{} '{}' '{}' 2>/dev/null", python, script.string(), told.dump());
+  // Our own settings of libraries are not those of a user of PyTorch.
+  const auto command = fmt::format("env -u GLIBC_TUNABLES -u GOMP_SPINCOUNT {} '{}' '{}' 2>/dev/null", python,
+                                   script.string(), told.dump());
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   std::string text;
   char buffer[256];
@@ -165,6 +167,10 @@ class Engine {
     std::vector<EngineShape> shapes{
         {256, 4, 256, 2048}, {512, 8, 256, 2048}, {768, 12, 512, 2048}, {512, 4, 2048, 2048}};
     if (options_.quick) shapes = {{64, 2, 32, 64}};
+    std::erase_if(shapes, [&](const auto& shape) { return !wanted(shape.name()); });
+    if (shapes.empty() && !wanted(kMuonShare) && !wanted(kMuonShareLarge))
+      throw UserError(
+          fmt::format("--only {}: no part is called so; parts are \"d512 L8 T256\" and others", options_.only));
     fmt::print("{:<16} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}\n", "tokens/s", "threads", "PyTorch", "dense",
                "subspace", "dense m.", "subsp. m.", "of sgemm", "GFLOP/s");
     std::optional<WorkLine> line;
@@ -177,9 +183,10 @@ class Engine {
       note_thread_gains(shape);
     }
     use_threads(1);
-    note_muon_share("muon_share", options_.quick ? shapes[0] : EngineShape{320, 5, 256, 4096}, /*rank=*/8);
+    if (wanted(kMuonShare))
+      note_muon_share(kMuonShare, options_.quick ? shapes[0] : EngineShape{320, 5, 256, 4096}, /*rank=*/8);
     line->add();
-    if (!options_.quick) note_muon_share("muon_share_large", {1024, 4, 256, 4096}, 64);
+    if (!options_.quick && wanted(kMuonShareLarge)) note_muon_share(kMuonShareLarge, {1024, 4, 256, 4096}, 64);
     line.reset();
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
@@ -190,8 +197,7 @@ class Engine {
         "Ratios are the least over the shapes with d >= 512; m.: with Muon, else AdamW. of sgemm: useful operations of "
         "a\n"
         "dense step over what the model's products alone would do in that time.\n");
-    if (!torch_)
-      fmt::print("{} has no PyTorch (Debian: python3-torch), so nothing is compared with it.\n", python_);
+    if (!torch_) fmt::print("{} has no PyTorch (Debian: python3-torch), so nothing is compared with it.\n", python_);
     least_["pytorch"] = torch_ ? torch_->at("version") : Json();
     least_["pytorch_with"] = torch_ ? torch_->at("with") : Json();
     least_["rows"] = rows_;
@@ -199,6 +205,9 @@ class Engine {
   }
 
  private:
+  static constexpr const char *kMuonShare = "muon_share", *kMuonShareLarge = "muon_share_large";
+  bool wanted(std::string_view part) const { return part.find(options_.only) != std::string_view::npos; }
+
   // Keeps the least value of a field over the shapes that count.
   void note(const EngineShape& shape, const std::string& name, double value) {
     if (shape.d < 512 && !options_.quick) return;

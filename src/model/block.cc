@@ -29,10 +29,10 @@ Block::Block(const ModelConfig& config, int64_t index, ParameterSet& parameters,
     : index_(index), norm_eps_(config.norm_eps), group_(&group) {
   const bool subspace = index < config.first_dense_block();
   const auto named = [&](const char* part) { return fmt::format("blocks.{}.{}", index, part); };
-  // Without a dense tail, the tap is the input of the last block, and the subspace update needs dL/dx itself (METHOD
-  // 3).
-  wide_gradient_ = subspace && index == config.blocks - 1;
-  attention_reader_ = make_reader(config, index, "attn", "wqkv", subspace, wide_gradient_, parameters);
+  lifts_ = config.is_subspace() && index == config.first_dense_block();
+  const bool tapped = lifts_ || (subspace && index == config.blocks - 1);
+  wide_gradient_ = tapped && config.subspace.update_every > 0;
+  attention_reader_ = make_reader(config, index, "attn", "wqkv", subspace || lifts_, wide_gradient_, parameters);
   q_gain_ = parameters.find(named("q_norm"));
   k_gain_ = parameters.find(named("k_norm"));
   wp1_ = &parameters.at(named(subspace ? "a1" : "wp1"));
@@ -64,6 +64,10 @@ void Block::normalise_qk_backward(at::Tensor& d_qkv, const AttentionShape& shape
   denormalise(d_qkv.narrow(1, shape.query_width(), shape.kv_width()), *k_gain_, pass.k_norm);
 }
 
+at::Tensor Block::residual(const at::Tensor& stream, const BlockContext& context) const {
+  return group_->own_start(lifts_ ? at::addmm(context.anchors->per_row(), stream, context.u->t()) : stream);
+}
+
 at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context, BlockPass* pass) const {
   BlockPass discarded;
   BlockPass& kept = pass != nullptr ? *pass : discarded;
@@ -73,7 +77,7 @@ at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context,
   kept.qkv = context.products.operand(kept.qkv);  // q, k and v are operands too; the probabilities are not rounded
   kept.attended = context.cache != nullptr ? Attended{context.cache->attend(index_, kept.qkv, context.shape), {}}
                                            : ops::attention(kept.qkv, context.shape);
-  auto middle = context.products.multiply_add(group_->own_start(stream), kept.attended.output, wp1_->value);
+  auto middle = context.products.multiply_add(residual(stream, context), kept.attended.output, wp1_->value);
   group_->all_reduce_(middle);
 
   kept.gate_up = mlp_reader_->forward(middle, context, kept.mlp_read);
@@ -86,7 +90,7 @@ at::Tensor Block::forward(const at::Tensor& stream, const BlockContext& context,
 at::Tensor Block::write_backward(const at::Tensor& grad, const at::Tensor& hidden, Parameter& weight,
                                  const BlockContext& context) {
   // Everything that writes coordinates needs the gradient only in the form G U (METHOD 1).
-  const auto narrow = wide_gradient_ ? context.products.multiply(grad, *context.u) : grad;
+  const auto narrow = wide_gradient_ && !lifts_ ? context.products.multiply(grad, *context.u) : grad;
   context.products.accumulate(weight.grad, hidden.t(), narrow);
   return context.products.multiply(narrow, weight.value.t());
 }
@@ -98,6 +102,10 @@ at::Tensor Block::backward(at::Tensor grad, const BlockContext& context, const B
   group_->all_reduce_(grad);
 
   const auto d_attended = write_backward(grad, pass.attended.output, *wp1_, context);
+  if (lifts_) {  // from here on backward of x = c U^T + e
+    if (context.anchors->trainable()) context.anchors->add_gradient(grad);
+    if (!wide_gradient_) grad = grad.mm(*context.u);
+  }
   grad = group_->own_start(grad);
   auto d_qkv = ops::attention_backward(d_attended, pass.qkv, pass.attended, context.shape);
   rotate(d_qkv, context, /*inverse=*/true);

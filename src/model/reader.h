@@ -58,7 +58,7 @@ struct ReaderParameters {
 };
 
 std::unique_ptr<StreamReader> make_dense_reader(const ModelConfig& config, ReaderParameters parameters);
-// wide_gradient: always reads directly and computes dL/dx instead of dL/dc (the tap of a model without a dense tail).
+// wide_gradient: always reads directly and computes dL/dx instead of dL/dc (the tap, if the basis moves).
 std::unique_ptr<StreamReader> make_subspace_reader(const ModelConfig& config, ReaderParameters parameters,
                                                    bool wide_gradient);
 

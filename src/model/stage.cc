@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <memory>
 #include <utility>
@@ -38,6 +39,13 @@ std::shared_ptr<const FixedTable> make_fixed_table(const ModelConfig& config, in
   return std::make_shared<const FixedTable>(seed, vocab, config.d, config.subspace.anchor_std, options);
 }
 
+// Every pass needs the same tensors again. By default the C library gives large ones back to the kernel, and clearing
+// the pages of new ones then takes a tenth of a step.
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, -1);
+}
+
 }  // namespace
 
 Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precision precision, uint64_t seed,
@@ -48,6 +56,7 @@ Stage::Stage(const ModelConfig& config, int64_t vocab, BlockRange range, Precisi
       options_(at::TensorOptions().dtype(storage_type(precision)).device(device)) {
   TP_CHECK(0 <= range.first && range.first < range.last && range.last <= range.total, "empty stage [{}, {}) of {}",
            range.first, range.last, range.total);
+  keep_freed_memory();
   TP_CHECK(!table.defined() || (!config.table.empty() && table.size(0) == vocab && table.size(1) == config.d),
            "a token table, but the config does not name one");
   if (!table.defined() && !config.table.empty() && (config.is_subspace() || range.has_embedding())) {
@@ -112,12 +121,11 @@ at::Tensor Stage::run(const at::Tensor& ids, const at::Tensor& input, const Bloc
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int64_t index = range_.first + static_cast<int64_t>(i);
     const auto own = context_at(context, index, pass.anchors);
-    if (lifts_before(index)) stream = subspace_->lift(stream, *own.anchors);
     const bool kept = keep && !recomputes_;
     if (keep && recomputes_) pass.blocks[i].attention_read.stream = stream;  // enough to begin again
     stream = blocks_[i].forward(stream, own, kept ? &pass.blocks[i] : nullptr);
   }
-  if (head_ && lifts_before(range_.total)) stream = subspace_->lift(stream, pass.anchors.back());
+  if (head_ && head_lifts()) stream = subspace_->lift(stream, pass.anchors.back());
   return stream;
 }
 
@@ -168,7 +176,10 @@ at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {
   const auto context = context_for(pass.batch.sequences(), pass.batch.length());
   if (head_) {
     grad = std::move(pass.head_grad);
-    if (lifts_before(range_.total)) subspace_->lift_backward_to_anchors(grad, pass.anchors.back());
+    if (head_lifts()) {
+      subspace_->lift_backward_to_anchors(grad, pass.anchors.back());
+      if (!blocks_.back().wide_gradient()) grad = subspace_->lower(grad);
+    }
   }
   for (size_t i = blocks_.size(); i-- > 0;) {
     const int64_t index = range_.first + static_cast<int64_t>(i);
@@ -176,8 +187,7 @@ at::Tensor Stage::backward(StagePass pass, at::Tensor grad) {
     if (recomputes_) blocks_[i].forward(at::Tensor(pass.blocks[i].attention_read.stream), own, &pass.blocks[i]);
     grad = blocks_[i].backward(std::move(grad), own, pass.blocks[i]);
     pass.blocks[i] = {};  // not needed after the block's backward pass
-    if (lifts_before(index)) subspace_->lift_backward_to_anchors(grad, *own.anchors);
-    if (lifts_before(index) || blocks_[i].wide_gradient()) {
+    if (blocks_[i].wide_gradient()) {
       subspace_->tap(grad);
       grad = subspace_->lower(grad);
     }

@@ -84,12 +84,13 @@ class Stage {
   BlockContext context_for(int64_t sequences, int64_t length, KvCache* cache = nullptr) const;
   // The context as one block sees it, with the anchors of its group.
   BlockContext context_at(const BlockContext& context, int64_t index, std::vector<AnchorRows>& anchors) const;
-  // Embeds the ids (BT) at the first stage, runs the blocks, and lifts to x where the stream becomes dense. Fills
+  // Embeds the ids (BT) at the first stage and runs the blocks; the last stage's stream is x in the end. Fills
   // `pass.blocks` if `keep`.
   at::Tensor run(const at::Tensor& ids, const at::Tensor& input, const BlockContext& context, StagePass& pass,
                  bool keep) const;
   at::Tensor embed(const at::Tensor& ids, const BlockContext& context) const;
-  bool lifts_before(int64_t index) const { return subspace_ && index == config_.first_dense_block(); }
+  // A model without a dense tail is lifted before the head; in others the tail's first block does it.
+  bool head_lifts() const { return subspace_ && config_.first_dense_block() == range_.total; }
 
   ModelConfig config_;
   BlockRange range_;

@@ -1,5 +1,6 @@
 // What a stage of a subspace model has besides its blocks: the basis, the anchors of its groups, the lift from
-// coordinates to x before the dense tail, and the tap that collects the gradient's second moment (METHOD 1, 3, 5).
+// coordinates to x before the head of a model without a dense tail, and the tap that collects the gradient's second
+// moment (METHOD 1, 3, 5).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -32,10 +32,8 @@ class Muon final : public UpdateRule {
   }
 
   void update(const UpdateStep& step) override {
-    const auto grad = step.grad_factor == 1.0 ? parameter_.grad : parameter_.grad * step.grad_factor;
-    const auto m = m_.read(0, grad.numel()).view_as(grad);
-    m.lerp_(grad, 1.0 - momentum_);
-    const auto direction = grad.lerp(m, momentum_);
+    auto m = m_.read(0, parameter_.grad.numel()).view_as(parameter_.grad);
+    const auto direction = ops::nesterov_(m, parameter_.grad, step.grad_factor, momentum_);
     m_.keep(m, 0, step.count);
     int64_t first = 0;
     for (const int64_t width : blocks_) {
@@ -61,7 +59,7 @@ class Muon final : public UpdateRule {
 // The symmetric P for which P x, x (m, n) with m <= n, has the singular vectors of x and singular values near 1. All
 // work but one product is on m x m matrices.
 at::Tensor whitener(const at::Tensor& x) {
-  const auto gram = ops::symmetric_product(x, x.t());
+  const auto gram = ops::gram(x);
   // In float32, squares of tiny gradients would vanish: the trace brings all numbers near 1 first. It is not 0 if x is.
   const double trace = gram.diagonal().sum().item<double>() + 1e-14;
   gram.div_(trace);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "model/kernels/ops.h"
 #include "model/threads.h"
 #include "optim/learning_rate.h"
 
@@ -26,17 +27,8 @@ Optimizer::Optimizer(const OptimConfig& config, int64_t total_steps, ParameterSe
 }
 
 double Optimizer::squared_norm() const {
-  // In pieces, because ATen copies what it adds up to double.
-  constexpr int64_t kNormAtOnce = 1 << 22;
   double total = 0;
-  for (const auto& entry : entries_) {
-    const auto grad = entry.parameter->grad.view({-1});
-    for (int64_t first = 0; first < grad.numel(); first += kNormAtOnce) {
-      const auto piece = grad.narrow(0, first, std::min(kNormAtOnce, grad.numel() - first));
-      const auto norm = at::norm(piece, 2, at::kDouble).item<double>();
-      total += norm * norm;
-    }
-  }
+  for (const auto& entry : entries_) total += ops::squared_sum(entry.parameter->grad);
   return total;
 }
 

@@ -63,22 +63,30 @@ double most_table_rows(const ModelConfig& model, const Sizes& s) {
   return std::clamp(distinct_where_direct_is_cheaper(s.rows, s.d, s.k), 0.0, distinct);
 }
 
+// How many of a block's two reads are of coordinates (model/block.h): attention's comes first.
+int coordinate_reads(const ModelConfig& model, int64_t block) {
+  if (!model.is_subspace() || block > model.first_dense_block()) return 0;
+  return block == model.first_dense_block() ? 1 : 2;
+}
+
 // Numbers a block keeps of a microbatch from its forward to its backward (model/block.h, BlockPass).
-double kept_by_block(const ModelConfig& model, const Sizes& s, bool subspace) {
+double kept_by_block(const ModelConfig& model, const Sizes& s, int reads) {
   double kept = s.rows * (s.qkv() + s.q + 3 * s.m + s.heads + 4);
   if (model.qk_norm) kept += s.rows * (s.q + s.kv + 2 * s.heads);
-  if (!subspace) return kept + 4 * s.rows * s.d;
-  const double direct = 4 * s.rows * s.d;
-  const double table = (s.k + most_table_rows(model, s)) * (s.qkv() + 2 * s.m);
+  kept += (2 - reads) * 2 * s.rows * s.d;
+  if (reads == 0) return kept;
+  const double direct = reads * 2 * s.rows * s.d;
+  const double table = (s.k + most_table_rows(model, s)) * (s.qkv() + (reads - 1) * 2 * s.m);
   const bool may_read_directly = model.subspace.input != InputForm::kTable;
-  return kept + 2 * s.rows * s.k + std::max(may_read_directly ? direct : 0.0, table);
+  return kept + reads * s.rows * s.k + std::max(may_read_directly ? direct : 0.0, table);
 }
 
 // Temporary numbers of one block during its backward pass.
-double used_by_block(const Sizes& s, bool subspace, double table_rows) {
+double used_by_block(const Sizes& s, int reads, double table_rows) {
   const double widest = std::max(2 * s.m, s.qkv());
   double used = s.rows * (s.m + std::max(2 * s.m, s.q + s.qkv()) + 3 * s.d);
-  if (subspace) used += widest * (s.d + table_rows);  // the gradients of diag(g) W and of the table
+  // The gradients of diag(g) W and of the table.
+  if (reads > 0) used += (reads > 1 ? widest : s.qkv()) * (s.d + table_rows);
   if (s.rounds) used += kRoundedOperand * (s.rows * (widest + s.d) + s.d * widest);
   return used;
 }
@@ -91,13 +99,15 @@ double kept_by_anchors(const ModelConfig& model, const Sizes& s) {
 }
 
 double activation_bytes(const RunConfig& config, const Sizes& s, BlockRange blocks, double in_flight) {
-  const bool reads_coordinates = blocks.first < config.model.first_dense_block();
+  const int most_reads = coordinate_reads(config.model, blocks.first);  // fewer in the blocks that follow
   const double table_rows = config.model.is_subspace() ? most_table_rows(config.model, s) : 0;
   const double kept = kept_per_microbatch(config, static_cast<int64_t>(s.vocab), blocks);
-  double used = used_by_block(s, reads_coordinates, table_rows);
+  double used = used_by_block(s, most_reads, table_rows);
   if (config.train.recompute == Recompute::kBlock) {  // one block at a time
-    used +=
-        std::max(kept_by_block(config.model, s, false), reads_coordinates ? kept_by_block(config.model, s, true) : 0.0);
+    double most = 0;
+    for (int64_t block = blocks.first; block < blocks.last; ++block)
+      most = std::max(most, kept_by_block(config.model, s, coordinate_reads(config.model, block)));
+    used += most;
   }
   return kHeapSlack * s.number * (in_flight * kept + used);
 }
@@ -161,12 +171,12 @@ uint64_t MemoryPlan::total() const {
 double kept_per_microbatch(const RunConfig& config, int64_t vocab, BlockRange blocks) {
   const auto& model = config.model;
   const Sizes s(config, vocab);
-  const auto coordinates =
-      static_cast<double>(std::clamp(model.first_dense_block(), blocks.first, blocks.last) - blocks.first);
-  const double dense = static_cast<double>(blocks.size()) - coordinates;
-  double kept = config.train.recompute == Recompute::kBlock
-                    ? s.rows * (coordinates * s.k + dense * s.d)  // the input of each block
-                    : coordinates * kept_by_block(model, s, true) + dense * kept_by_block(model, s, false);
+  double kept = 0;
+  for (int64_t block = blocks.first; block < blocks.last; ++block) {
+    const int reads = coordinate_reads(model, block);
+    kept += config.train.recompute == Recompute::kBlock ? s.rows * (reads > 0 ? s.k : s.d)  // the input of the block
+                                                        : kept_by_block(model, s, reads);
+  }
   kept += static_cast<double>(anchor_groups(model, blocks).size()) * kept_by_anchors(model, s);
   const double stream = s.rows * static_cast<double>(model.boundary_width());
   kept += 2 * stream + 2 * s.rows;  // input, output and ids

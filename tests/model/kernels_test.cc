@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <thread>
 
 #include "model/kernels/ops.h"
@@ -113,14 +114,35 @@ TEST_P(Kernels, GainProductBackwardAgrees) {
   EXPECT_LT(relative_error(dg, dg_plain), tolerance());
 }
 
-// Of one strip, of several, and with a last one that is lower.
-TEST_P(Kernels, SymmetricProductAgreesForAnyView) {
+TEST_P(Kernels, SquaredSumAgreesAndTakesNumbersWhoseSquaresOverflow) {
+  for (const int64_t count : {0, 1, 1000, 100'001}) {
+    const auto x = random_tensor({count}, 1, options());
+    const double plain = aten_ops::squared_sum(x);
+    EXPECT_NEAR(ops::squared_sum(x), plain, 1e-12 * plain);  // both add in double
+  }
+  const auto large = at::full({3}, 1e30, options());
+  EXPECT_NEAR(ops::squared_sum(large), 3e60, 1e54);
+  EXPECT_FALSE(std::isfinite(ops::squared_sum(at::full({3}, std::nan(""), options()))));
+}
+
+TEST_P(Kernels, NesterovAgrees) {
+  auto fused = random_tensor({70, 613}, 1, options());
+  auto plain = fused.clone();
+  const auto grad = random_tensor({70, 613}, 2, options());
+  for (const double factor : {1.0, 0.3}) {
+    const auto direction = ops::nesterov_(fused, grad, factor, 0.9);
+    EXPECT_LT(relative_error(direction, aten_ops::nesterov_(plain, grad, factor, 0.9)), tolerance());
+    EXPECT_LT(relative_error(fused, plain), tolerance());
+  }
+}
+
+TEST_P(Kernels, GramAgreesForAnyView) {
   const auto wide = random_tensor({270, 290}, 1, options());
   for (const auto& x : {wide, wide.t(), wide.narrow(1, 3, 40), wide.t().narrow(0, 5, 33), wide.narrow(0, 0, 1),
-                        wide.narrow(1, 7, 1), wide.slice(1, 0, 90, 3)}) {
+                        wide.narrow(1, 7, 1), wide.slice(1, 0, 90, 3), wide.slice(0, 0, 90, 3)}) {
     SCOPED_TRACE(x.sizes());
-    const auto product = ops::symmetric_product(x, x.t());
-    EXPECT_LT(relative_error(product, aten_ops::symmetric_product(x, x.t())), tolerance());
+    const auto product = ops::gram(x);
+    EXPECT_LT(relative_error(product, aten_ops::gram(x)), tolerance());
     EXPECT_TRUE(at::equal(product, product.t()));
   }
 }

@@ -149,7 +149,15 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
   d_gain.add_((x * weight).sum(1));
 }
 
-at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b) { return at::mm(a, b); }
+double squared_sum(const at::Tensor& x) { return x.to(at::kDouble).square().sum().item<double>(); }
+
+at::Tensor nesterov_(at::Tensor& m, const at::Tensor& grad, double factor, double mu) {
+  const auto g = grad * factor;
+  m.lerp_(g, 1.0 - mu);
+  return g.lerp(m, mu);
+}
+
+at::Tensor gram(const at::Tensor& x) { return x.mm(x.t()); }
 
 at::Tensor inverse_of_positive(const at::Tensor& a) {
   const auto [factor, failed] = at::linalg_cholesky_ex(a);

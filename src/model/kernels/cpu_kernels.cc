@@ -471,6 +471,24 @@ double cross_entropy(T* logits, const int64_t* targets, int64_t rows, int64_t vo
 }
 
 template <class T>
+double squared_sum(const T* x, int64_t count) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum;
+}
+
+template <class T>
+void nesterov(T* m, const T* g, int64_t count, T factor, T mu, T* direction) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const T own = (T(1) - mu) * factor * g[i];
+    m[i] = mu * m[i] + own;
+    direction[i] = mu * m[i] + own;
+  }
+}
+
+template <class T>
 constexpr CpuKernels<T> kTable{rms_norm<T>,
                                rms_norm_backward<T>,
                                rope<T>,
@@ -481,7 +499,9 @@ constexpr CpuKernels<T> kTable{rms_norm<T>,
                                table_read<T>,
                                table_read_backward<T>,
                                gain_product_backward<T>,
-                               cross_entropy<T>};
+                               cross_entropy<T>,
+                               squared_sum<T>,
+                               nesterov<T>};
 
 }  // namespace
 

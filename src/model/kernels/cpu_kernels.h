@@ -51,6 +51,10 @@ struct CpuKernels {
   // Returns the sum of -log softmax(logits)[target]; with `gradient`, logits become scale * (softmax - one_hot).
   //   logits: (rows, V); targets: (rows), each in [0, V)
   double (*cross_entropy)(T* logits, const int64_t* targets, int64_t rows, int64_t vocab, bool gradient, T scale);
+
+  double (*squared_sum)(const T* x, int64_t count);
+  // m = mu m + (1 - mu) factor g, direction = mu m + (1 - mu) factor g.
+  void (*nesterov)(T* m, const T* g, int64_t count, T factor, T mu, T* direction);
 };
 
 // Numbers that the attention kernels need besides their input and output.

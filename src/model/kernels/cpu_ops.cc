@@ -42,6 +42,14 @@ void multiply_triangle(CBLAS_SIDE side, int rows, int columns, double factor, co
               stride);
 }
 
+// The upper half of c = a a^T.   a: (m, n), or (n, m) for CblasTrans, rows `stride` apart; c: (m, m)
+void multiply_by_itself(CBLAS_TRANSPOSE transpose, int m, int n, const float* a, int stride, float* c) {
+  cblas_ssyrk(CblasRowMajor, CblasUpper, transpose, m, n, 1, a, stride, 0, c, m);
+}
+void multiply_by_itself(CBLAS_TRANSPOSE transpose, int m, int n, const double* a, int stride, double* c) {
+  cblas_dsyrk(CblasRowMajor, CblasUpper, transpose, m, n, 1, a, stride, 0, c, m);
+}
+
 // The inverse of an upper triangle in place; what is below is not touched. OpenBLAS's trtri would take up to five times
 // as long.   a: (m, m), rows `stride` apart
 template <class T>
@@ -259,19 +267,54 @@ void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const 
   });
 }
 
-at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b) {
-  if (!fused(a)) return aten_ops::symmetric_product(a, b);
-  const int64_t m = a.size(0);
-  auto c = at::empty({m, m}, a.options());
-  // Strips of rows, each from the diagonal on: eight leave out seven sixteenths. Thin ones would slow BLAS down.
-  const int64_t height = std::max<int64_t>(64, (m + 7) / 8);
-  for (int64_t first = 0; first < m; first += height) {
-    const int64_t rows = std::min(height, m - first);
-    auto strip = c.narrow(0, first, rows).narrow(1, first, m - first);
-    at::mm_out(strip, a.narrow(0, first, rows), b.narrow(1, first, m - first));
-  }
-  AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "symmetric_product",
-                             [&] { copy_upper_to_lower(c.data_ptr<scalar_t>(), m); });
+double squared_sum(const at::Tensor& x) {
+  if (!fused(x)) return aten_ops::squared_sum(x);
+  TP_CHECK(x.is_contiguous(), "squared_sum needs a contiguous tensor");
+  constexpr int64_t kPiece = 1 << 15;  // its sum does not depend on the threads
+  const int64_t pieces = (x.numel() + kPiece - 1) / kPiece;
+  std::vector<double> sums(static_cast<size_t>(pieces));
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "squared_sum", [&] {
+    const auto* data = x.data_ptr<scalar_t>();
+    at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t piece = begin; piece < end; ++piece) {
+        const int64_t first = piece * kPiece;
+        sums[static_cast<size_t>(piece)] =
+            cpu_kernels<scalar_t>().squared_sum(data + first, std::min(kPiece, x.numel() - first));
+      }
+    });
+  });
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+at::Tensor nesterov_(at::Tensor& m, const at::Tensor& grad, double factor, double mu) {
+  if (!fused(m)) return aten_ops::nesterov_(m, grad, factor, mu);
+  TP_CHECK(m.is_contiguous() && grad.is_contiguous() && m.numel() == grad.numel(), "nesterov needs contiguous tensors");
+  auto direction = at::empty_like(m);
+  AT_DISPATCH_FLOATING_TYPES(m.scalar_type(), "nesterov", [&] {
+    auto *kept = m.data_ptr<scalar_t>(), *out = direction.data_ptr<scalar_t>();
+    const auto* g = grad.data_ptr<scalar_t>();
+    at::parallel_for(0, m.numel(), rows_per_task(1), [&](int64_t begin, int64_t end) {
+      cpu_kernels<scalar_t>().nesterov(kept + begin, g + begin, end - begin, static_cast<scalar_t>(factor),
+                                       static_cast<scalar_t>(mu), out + begin);
+    });
+  });
+  return direction;
+}
+
+at::Tensor gram(const at::Tensor& x) {
+  if (!fused(x)) return aten_ops::gram(x);
+  const int64_t m = x.size(0), n = x.size(1);
+  auto c = at::empty({m, m}, x.options());
+  // Rows or columns must be whole.
+  const auto a = (x.stride(1) == 1 && x.stride(0) >= n) || (x.stride(0) == 1 && x.stride(1) >= m) ? x : x.contiguous();
+  const bool by_rows = a.stride(1) == 1 && a.stride(0) >= n;
+  AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "gram", [&] {
+    multiply_by_itself(by_rows ? CblasNoTrans : CblasTrans, static_cast<int>(m), static_cast<int>(n),
+                       a.data_ptr<scalar_t>(), static_cast<int>(a.stride(by_rows ? 0 : 1)), c.data_ptr<scalar_t>());
+    copy_upper_to_lower(c.data_ptr<scalar_t>(), m);
+  });
   return c;
 }
 

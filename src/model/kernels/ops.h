@@ -1,6 +1,6 @@
-// The differentiable operations of a block that are not matrix products, forward and backward, as free functions. Each
-// uses the fused CPU kernel if fused() holds, else its ATen twin (any device). Tensors are contiguous unless stated
-// otherwise; rows = B*T, and row r of a microbatch has position r % T.
+// The differentiable operations of a block that are not matrix products, forward and backward, and what the optimizer
+// does with whole tensors, as free functions. Each uses the fused CPU kernel if fused() holds, else its ATen twin (any
+// device). Tensors are contiguous unless stated otherwise; rows = B*T, and row r of a microbatch has position r % T.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -86,9 +86,15 @@ TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, con
 void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
                            at::Tensor& d_gain);
 
-// A B where it is known to be symmetric, as X X^T is: computes little more than half of it. a and b may be any views.
-//   (m, n), (n, m) -> (m, m)
-at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b);
+// ---- of the optimizer ----
+
+// The sum of the squares, added in double.   x: any contiguous tensor
+double squared_sum(const at::Tensor& x);
+// Momentum as Muon wants it: m becomes mu m + (1 - mu) factor g. Returns mu m + (1 - mu) factor g with the new m.
+//   m, g: (rows, columns)
+at::Tensor nesterov_(at::Tensor& m, const at::Tensor& grad, double factor, double mu);
+// X X^T, of which only half is computed. x may be any view.   (m, n) -> (m, m)
+at::Tensor gram(const at::Tensor& x);
 // The inverse of a symmetric, positive definite matrix. Not a number everywhere if it is not one.
 at::Tensor inverse_of_positive(const at::Tensor& a);
 
@@ -114,7 +120,9 @@ TableGradient table_read_backward(const at::Tensor& dy, const at::Tensor& b, con
                                   const TokenIndex& tokens);
 void gain_product_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gain, at::Tensor& d_weight,
                            at::Tensor& d_gain);
-at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b);
+double squared_sum(const at::Tensor& x);
+at::Tensor nesterov_(at::Tensor& m, const at::Tensor& grad, double factor, double mu);
+at::Tensor gram(const at::Tensor& x);
 at::Tensor inverse_of_positive(const at::Tensor& a);
 
 }  // namespace aten_ops

@@ -1,6 +1,7 @@
 #include "run/worker/held_stage.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include "base/log.h"
 #include "pipeline/table_file.h"
@@ -42,6 +43,12 @@ HeldStage::HeldStage(const control::Form& form, const StageSources& sources)
   config_.pipeline.auto_cuts = false;
   config_.pipeline.cuts.assign(form.cuts().begin(), form.cuts().end());
   if (stage_ == 0) tokens_ = token_source(sources);
+}
+
+HeldStage::~HeldStage() {
+  tokens_.reset();
+  worker_.reset();
+  ::malloc_trim(0);  // freed tensors stay with the process otherwise (model/stage.cc), which may wait for long now
 }
 
 Result<std::unique_ptr<HeldStage>> HeldStage::make(const control::Form& form, const StageSources& sources,

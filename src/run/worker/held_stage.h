@@ -30,6 +30,7 @@ class HeldStage {
   // must have passed WorkerCore's checks.
   static Result<std::unique_ptr<HeldStage>> make(const control::Form& form, const StageSources& sources,
                                                  StateFiles& files);
+  ~HeldStage();  // gives its memory back to the system
 
   StageWorker& worker() { return *worker_; }
   const RunConfig& config() const { return config_; }
