@@ -144,7 +144,7 @@ std::optional<Json> pytorch_step(const std::string& python, const ModelConfig& m
   const auto script = data_dir() / "bench/engine.py";
   make_directories(script.parent_path()).take();
   write_file_atomically(script, std::string(engine_script())).take();
-  const auto command = fmt::format("{} '{}' '{}' 2>/dev/null", python, script.string(), told.dump());
+  const auto command = fmt::format("{} - '{}' <'{}' 2>/dev/null", python, told.dump(), script.string());
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   std::string text;
   char buffer[256];
