@@ -145,8 +145,8 @@ std::optional<Json> pytorch_step(const std::string& python, const ModelConfig& m
   make_directories(script.parent_path()).take();
   write_file_atomically(script, std::string(engine_script())).take();
   // Our own settings of libraries are not those of a user of PyTorch.
-  const auto command = fmt::format("env -u GLIBC_TUNABLES -u GOMP_SPINCOUNT {} '{}' '{}' 2>/dev/null", python,
-                                   script.string(), told.dump());
+  const auto command = fmt::format("env -u GLIBC_TUNABLES -u GOMP_SPINCOUNT {} - '{}' <'{}' 2>/dev/null", python,
+                                   told.dump(), script.string());
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   std::string text;
   char buffer[256];

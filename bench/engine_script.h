@@ -1,5 +1,5 @@
-// The texts of bench/engine.py and bench/debian13.sh, which are compiled into the program. CMakeLists.txt makes the .cc
-// from the files.
+// The texts of bench/engine.py and packaging/bare_debian.sh, which are compiled into the program. CMakeLists.txt makes
+// the .cc from the files.
 #pragma once
 
 #include <string_view>
@@ -7,6 +7,6 @@
 namespace thinpipe {
 
 std::string_view engine_script();
-std::string_view debian13_script();
+std::string_view bare_debian_script();
 
 }  // namespace thinpipe

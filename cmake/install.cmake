@@ -7,6 +7,10 @@ install(TARGETS thinpipe_full RUNTIME DESTINATION ${CMAKE_INSTALL_LIBDIR}/thinpi
 # Made from what the program prints, when it is installed and not before: a plain build does not pay for them.
 set(made ${PROJECT_BINARY_DIR}/installed)
 set(PACKAGING_DIR ${PROJECT_SOURCE_DIR}/packaging)
+cmake_host_system_information(RESULT THINPIPE_HOST QUERY DISTRIB_ID DISTRIB_VERSION_ID)
+list(JOIN THINPIPE_HOST "" THINPIPE_HOST)
+string(REPLACE "debian" "deb" THINPIPE_HOST "${THINPIPE_HOST}")
+set(THINPIPE_PACKAGE_VERSION ${PROJECT_VERSION}+${THINPIPE_HOST})
 configure_file(${PACKAGING_DIR}/changelog.in ${made}/changelog @ONLY)
 install(CODE "set(program \"$<TARGET_FILE:thinpipe>\")\nset(made \"${made}\")\nset(packaging \"${PACKAGING_DIR}\")\nset(date ${THINPIPE_DATE})")
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/make_installed.cmake)

@@ -15,6 +15,8 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+# A package fits only the Debian that it was built on, whose libraries it names, so its version names that: 0.1.0+deb13.
+set(CPACK_DEBIAN_PACKAGE_VERSION ${THINPIPE_PACKAGE_VERSION})
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 # What the programs and the tokenizer module are linked with is found by dpkg-shlibdeps. It cannot know which OpenBLAS the
