@@ -694,12 +694,14 @@ void add_bench_trust(Command& bench) {
   auto options = std::make_shared<BenchTrustOptions>();
   auto& trust = bench.command("trust", "Attack a run of our own: floods, bad members, frozen processes");
   trust.number("--tries", options->tries, 1, 1000, "freezes of the coordinator");
+  trust.number("--seconds", options->seconds, 1, 1000, "of each measurement of the speed");
   trust.json_flag(*json);
   trust.footer(R"(Examples:
   $ thinpipe bench trust
   $ thinpipe bench trust --tries 3 --json | tail -n 1
 Serves a run on this machine, lets workers join, and attacks it as strangers and members could.
-Takes some minutes.)");
+Prints how much longer a step takes, and the processor time that the attack costs the coordinator
+and the attacker, who has no machine of its own here. Takes some minutes.)");
   trust.callback([options, json] {
     options->program = this_program();
     bench_trust(*options, *json);

@@ -54,10 +54,11 @@ void bench_data(const BenchDataOptions& options, bool json);
 struct BenchTrustOptions {
   std::string program;  // path of thinpipe
   int64_t tries = 20;   // freezes of the coordinator
-  double seconds = 6;   // of each measurement of the speed
+  int64_t seconds = 4;  // of each measurement of the speed
   bool members = true;  // also bad members
 };
-// What strangers and members can do to a run that others have joined: memory and speed under floods, how soon a frozen
+// What strangers and members can do to a run that others have joined: memory, processor time and speed under floods (a
+// flood and a pause, three times; the median counts), how soon a frozen
 // worker is noticed, what a frozen coordinator loses, and how many bad members end the run.
 void bench_trust(const BenchTrustOptions& options, bool json);
 

@@ -79,6 +79,13 @@ void OpenRun::kick(const std::string& peer) {
   call([&](auto& stub, auto* context) { return stub.Control(context, request, &reply); });
 }
 
+void OpenRun::control(control::ControlRequest::What what) {
+  control::ControlRequest request;
+  request.set_what(what);
+  control::ControlReply reply;
+  call([&](auto& stub, auto* context) { return stub.Control(context, request, &reply); });
+}
+
 template <class Call>
 void OpenRun::call(const Call& make) {
   grpc::ClientContext context;

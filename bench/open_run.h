@@ -39,6 +39,8 @@ class OpenRun {
   control::RunStatus status(int64_t events_after = 0);
   // Removes that peer for good.
   void kick(const std::string& peer);
+  // Pauses, resumes or stops the run.
+  void control(control::ControlRequest::What what);
   // Waits until the condition holds. Throws UserError after two minutes, or if a worker fails.
   void wait_until(const std::string& what, const std::function<bool()>& condition);
 

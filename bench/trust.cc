@@ -16,8 +16,10 @@
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/files.h"
@@ -37,7 +39,7 @@ namespace thinpipe {
 namespace {
 
 constexpr int kIdleConnections = 2000, kUnfinishedJoins = 1000, kCallsPerJoiner = 8;
-constexpr int kAttacks = 4, kNoticed = 3, kBadMembers = 8;
+constexpr int kAttacks = 4, kRounds = 3, kNoticed = 3, kBadMembers = 8;
 constexpr size_t kJoinBytes = 256 << 10;
 constexpr auto kShort = std::chrono::milliseconds(20);
 
@@ -57,6 +59,19 @@ double resident_mb(pid_t pid) {
   return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e6;
 }
 
+// Seconds of processor time that a process has used.
+double processor_seconds(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string skipped;
+  for (int i = 0; i < 12; ++i) fields >> skipped;  // the state, and eleven numbers
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
 // A socket that says nothing. -1 if there is none left.
 int idle_connection(int port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -68,6 +83,18 @@ int idle_connection(int port) {
   ::close(socket);
   return -1;
 }
+
+// Attacks until its end. Its first second is over when the constructor returns.
+class Attacker {
+ public:
+  explicit Attacker(const std::function<void(const std::stop_token&)>& attack)
+      : thread_([&attack](const std::stop_token& stop) { attack(stop); }) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+
+ private:
+  std::jthread thread_;
+};
 
 // The bench as a person with the run's invite, and the attacks.
 class TrustBench {
@@ -100,28 +127,68 @@ class TrustBench {
   double speed() {
     const auto from = run_.status().step();
     const auto begin = clock_.now();
-    std::this_thread::sleep_for(std::chrono::duration<double>(options_.seconds));
+    std::this_thread::sleep_for(std::chrono::seconds(options_.seconds));
     return static_cast<double>(run_.status().step() - from) / seconds(clock_.now() - begin);
   }
 
+  // How many cores a process is using.
+  double cores_of(pid_t pid) {
+    const double from = processor_seconds(pid);
+    const auto begin = clock_.now();
+    std::this_thread::sleep_for(std::chrono::seconds(options_.seconds));
+    return (processor_seconds(pid) - from) / seconds(clock_.now() - begin);
+  }
+
   using Attack = std::function<void(const std::stop_token&)>;
-  // The step's time under the attack over its time without, before and after. Prints it.
-  double slowdown(const char* name, const Attack& attack) {
-    const double before = speed();
+  struct Cost {
+    double slowdown = 0;           // the step's time under the attack over its time without
+    double coordinator_cores = 0;  // what the attack makes the coordinator use; measured while the run is paused
+    double attacker_cores = 0;     // what the attacker uses of this machine: it has none of its own here
+  };
+  Cost cost_of(const char* name, const Attack& attack) {
+    Cost cost;
     const double memory = resident_mb(run_.coordinator());
-    std::jthread attacker([&](const std::stop_token& stop) { attack(stop); });
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    const double during = speed();
-    const double grown = resident_mb(run_.coordinator()) - memory;
+    double grown = 0;
+    std::vector<double> ratios;
+    double before = speed();
+    for (int round = 0; round < kRounds; ++round) {
+      double during = 0;
+      {
+        const Attacker attacker(attack);
+        const double used = processor_seconds(::getpid());
+        const auto begin = clock_.now();
+        during = speed();
+        cost.attacker_cores += (processor_seconds(::getpid()) - used) / seconds(clock_.now() - begin) / kRounds;
+        grown = std::max(grown, resident_mb(run_.coordinator()) - memory);
+      }
+      const double after = speed();
+      ratios.push_back(during > 0 ? (before + after) / 2 / during : std::numeric_limits<double>::infinity());
+      before = after;
+    }
+    std::sort(ratios.begin(), ratios.end());
+    cost.slowdown = ratios[ratios.size() / 2];
+    cost.coordinator_cores = coordinator_cores(attack);
     most_memory_mb_ = std::max(most_memory_mb_, grown);
-    attacker.request_stop();
-    attacker.join();
-    const double after = speed();
-    const double ratio = during > 0 ? (before + after) / 2 / during : std::numeric_limits<double>::infinity();
-    tell(fmt::format("{}: a step takes {:.2f} times as long; the coordinator's memory grows by {:.1f} MB", name, ratio,
-                     grown));
+    tell(fmt::format(
+        "{}: a step takes {:.2f} times as long ({:.2f} to {:.2f}); costs the coordinator {:.3f} cores and "
+        "{:.1f} MB; the attacker uses {:.3f} cores of this machine",
+        name, cost.slowdown, ratios.front(), ratios.back(), cost.coordinator_cores, grown, cost.attacker_cores));
     line_.add();
-    return ratio;
+    return cost;
+  }
+
+  // Steps cost the coordinator time, too, so the run is paused.
+  double coordinator_cores(const Attack& attack) {
+    run_.control(control::ControlRequest::PAUSE);
+    run_.wait_until("the run is paused", [&] { return run_.status().phase() == "paused"; });
+    const double without = cores_of(run_.coordinator());
+    double with = 0;
+    {
+      const Attacker attacker(attack);
+      with = cores_of(run_.coordinator());
+    }
+    run_.control(control::ControlRequest::RESUME);
+    return std::max(0.0, with - without);
   }
 
   // Holds 2000 connections on which nothing is said.
@@ -431,23 +498,32 @@ void try_bad_members(TrustBench& bench) {
 void bench_trust(const BenchTrustOptions& options, bool json) {
   TrustBench bench(options);
   bench.begin();
-  nlohmann::ordered_json slowdowns;
-  slowdowns["idle_connections"] = bench.slowdown("2000 idle connections", [&](const auto& stop) { bench.idle(stop); });
-  slowdowns["unfinished_joins"] =
-      bench.slowdown("1000 unfinished joins", [&](const auto& stop) { bench.unfinished_joins(stop); });
+  nlohmann::ordered_json slowdowns, coordinator_cores, attacker_cores;
+  const auto flood = [&](const char* key, const char* name, const TrustBench::Attack& attack) {
+    const auto cost = bench.cost_of(name, attack);
+    slowdowns[key] = cost.slowdown;
+    coordinator_cores[key] = cost.coordinator_cores;
+    attacker_cores[key] = cost.attacker_cores;
+  };
+  flood("idle_connections", "2000 idle connections", [&](const auto& stop) { bench.idle(stop); });
+  flood("unfinished_joins", "1000 unfinished joins", [&](const auto& stop) { bench.unfinished_joins(stop); });
   const double strangers_mb = bench.most_memory_mb();
-  slowdowns["calls"] = bench.slowdown("a member's calls", [&](const auto& stop) { bench.calls(stop); });
-  slowdowns["messages"] = bench.slowdown("a member's messages", [&](const auto& stop) { bench.messages(stop); });
+  flood("calls", "a member's calls", [&](const auto& stop) { bench.calls(stop); });
+  flood("messages", "a member's messages", [&](const auto& stop) { bench.messages(stop); });
   const double noticed_s = bench.time_notice();
   const int64_t lost = bench.freeze_coordinator();
   if (options.members) try_bad_members(bench);
   TrustBench::tell(fmt::format("{} bad members, {} of them have ended the run", bench.tried(), bench.ended()));
   if (!json) return;
-  const nlohmann::ordered_json result = {
-      {"bad_members_tried", bench.tried()},   {"runs_ended_by_members", bench.ended()},
-      {"strangers_memory_mb", strangers_mb},  {"honest_step_slowdown", slowdowns},
-      {"hang_noticed_s", noticed_s},          {"frozen_coordinator_tries", options.tries},
-      {"frozen_coordinator_lost_steps", lost}};
+  const nlohmann::ordered_json result = {{"bad_members_tried", bench.tried()},
+                                         {"runs_ended_by_members", bench.ended()},
+                                         {"strangers_memory_mb", strangers_mb},
+                                         {"honest_step_slowdown", slowdowns},
+                                         {"coordinator_cores", coordinator_cores},
+                                         {"attacker_cores", attacker_cores},
+                                         {"hang_noticed_s", noticed_s},
+                                         {"frozen_coordinator_tries", options.tries},
+                                         {"frozen_coordinator_lost_steps", lost}};
   fmt::print("{}\n", result.dump());
 }
 

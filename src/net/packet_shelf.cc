@@ -33,6 +33,7 @@ Status PacketShelf::enter(uint64_t epoch, int64_t step) {
     epoch_ = epoch;
   }
   step_ = step;
+  dropped_ = 0;
   while (!held_.empty() && held_.begin()->first.step < step) {
     held_.erase(held_.begin());
     ++meter_.dropped_old;
@@ -46,8 +47,7 @@ Status PacketShelf::enter(uint64_t epoch, int64_t step) {
 
 Status PacketShelf::accept(const PacketTag& tag, wire::Packet packet) {
   if (tag.epoch < epoch_ || (tag.epoch == epoch_ && step_ && tag.step < *step_)) {
-    ++meter_.dropped_old;
-    return {};
+    return drop(tag, meter_.dropped_old);
   }
   if (tag.epoch > epoch_) {
     return Error{fmt::format("a packet of epoch {} in epoch {}, which has its own links", tag.epoch, epoch_)};
@@ -56,8 +56,7 @@ Status PacketShelf::accept(const PacketTag& tag, wire::Packet packet) {
     return Error{fmt::format("a packet of step {} in step {}; at most the next step's may come", tag.step, *step_)};
   }
   if (held_.contains(tag) || taken_.contains(tag)) {
-    ++meter_.dropped_repeated;
-    return {};
+    return drop(tag, meter_.dropped_repeated);
   }
   if (held_.size() >= most_) {
     return Error{
@@ -65,6 +64,12 @@ Status PacketShelf::accept(const PacketTag& tag, wire::Packet packet) {
   }
   held_.emplace(tag, std::move(packet));
   return {};
+}
+
+Status PacketShelf::drop(const PacketTag& tag, uint64_t& meter) {
+  ++meter;
+  if (++dropped_ <= kMostDropped) return {};
+  return Error{fmt::format("a packet of step {} after {} late or repeated ones", tag.step, kMostDropped)};
 }
 
 std::optional<wire::Packet> PacketShelf::take(const PacketTag& tag) {

@@ -27,12 +27,15 @@ struct PacketMeter {
 //   the epoch; the step or the next one            held until taken or old
 //   the epoch, before its first enter()            held, any step
 //   a later epoch, or anything further ahead       refused: every epoch has its own links
+//   after kMostDropped dropped ones in a step      refused: only a flood has so many
 //
 // Holds at most 2 (2 M + 1) + kEvaluationAhead packets, which is all that two steps have; one more is refused. So the
 // schedule bounds what a neighbour can make this process hold.
 class PacketShelf {
  public:
   static constexpr size_t kEvaluationAhead = 16;
+  // More than an evaluation that was given up can have on its way.
+  static constexpr size_t kMostDropped = 1000;
 
   // microbatches: M, of a training step. The step is unknown until enter().
   PacketShelf(int64_t microbatches, uint64_t epoch);
@@ -57,7 +60,10 @@ class PacketShelf {
   const PacketMeter& meter() const { return meter_; }
 
  private:
+  Status drop(const PacketTag& tag, uint64_t& meter);
+
   const size_t most_;
+  size_t dropped_ = 0;  // on arrival, since enter()
   uint64_t epoch_;
   std::optional<int64_t> step_;
   std::map<PacketTag, wire::Packet> held_;  // of epoch_

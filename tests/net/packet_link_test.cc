@@ -126,6 +126,18 @@ TEST_F(PacketLinkTest, DropsAndCountsARepeatedPacket) {
   EXPECT_EQ(link->meter().dropped_old, 1u);
 }
 
+TEST_F(PacketLinkTest, FloodOfOnePacket_FailsTheLink) {
+  link->enter(kEpoch, kStep);
+  for (int time = 0; time < 1100; ++time) peer_sends(forward(kEpoch, kStep, 0));
+  expect_failure("after 1000 late or repeated ones");
+}
+
+TEST_F(PacketLinkTest, FloodOfLatePackets_FailsTheLink) {
+  link->enter(kEpoch, kStep);
+  for (int time = 0; time < 1100; ++time) peer_sends(forward(kEpoch, kStep - 1, 0));
+  expect_failure("after 1000 late or repeated ones");
+}
+
 TEST_F(PacketLinkTest, StepRunAgainInTheNextEpoch_IsNotARepetition) {
   link->enter(kEpoch, kStep);
   peer_sends(forward(kEpoch, kStep, 0));

@@ -102,6 +102,17 @@ TEST(Paths, RelayedLink_DirectPathAppears_SwitchesBetweenSteps) {
   EXPECT_FALSE(cluster.finished()->failed);
 }
 
+TEST(Paths, RepeatedMeasurementsOfARelayedPath_WriteNoFurtherEvents) {
+  Pair cluster(true, true);
+  cluster.run_to(1);
+  const auto before = cluster.events("path").size();
+  control::FromWorker formed;
+  formed.mutable_formed()->set_epoch(cluster.store.epoch);
+  formed.mutable_formed()->mutable_next();
+  for (int i = 0; i < 100; ++i) cluster.apply(cluster.core().message(*cluster.worker(0).session, formed, cluster.now));
+  EXPECT_EQ(cluster.events("path").size(), before);
+}
+
 TEST(Paths, DirectPath_AfterItFails_IsProbedAgain) {
   Pair cluster(false, false);
   cluster.worker(0).forming_fails = true;

@@ -178,6 +178,14 @@ TEST(OpenRun, FloodOfHellosThatAreRefused_IsSentAwayToo) {
   EXPECT_TRUE(has(run.events("refused").back(), "was sent away")) << run.events("refused").back();
 }
 
+TEST(OpenRun, StreamOfMessagesWithoutAPause_CostsItsSenderItsPlaceAndTheRunGoesOn) {
+  OpenRun run;
+  run.apply(run.core().flooded(*run.b().session, run.b().peer, run.now));
+  run.pump_until([&] { return !run.b().refused.empty(); });
+  EXPECT_TRUE(has(run.b().refused, "sends messages without a pause; may come back in 60 s")) << run.b().refused;
+  run.expect_done();
+}
+
 TEST(OpenRun, ImpossibleReport_CostsItsSenderItsPlaceAndDoesNotCount) {
   for (const double norm : {-1e300, -1.0}) {
     OpenRun run;

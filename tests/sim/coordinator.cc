@@ -18,6 +18,7 @@ namespace {
 // What a member may make a coordinator hold.
 constexpr int64_t kMostOpen = 4;
 constexpr uint64_t kMostFileBytes = 64 << 10;
+constexpr int64_t kMostParts = 20;  // of such a file
 constexpr auto kHelloTime = std::chrono::seconds(25);
 constexpr DoorLimits kDoor{.connections = 64,
                            .strangers = 12,
@@ -354,10 +355,12 @@ Status SimCoordinator::continue_upload(int64_t number, const std::string& part) 
   enter();
   const auto found = uploads_.find(number);
   if (found == uploads_.end()) return Error{"the upload was given up"};
-  desk_->note_part(number);
+  if (++found->second.parts > kMostParts) throw Violation(fmt::format("{} parts of one file", found->second.parts));
   found->second.bytes += part;
-  const auto taken = found->second.incoming->append(part);
-  if (!taken) give_up_upload(number);
+  auto taken = found->second.incoming->append(part);
+  if (taken) taken = desk_->note_part(number);
+  observe();
+  if (!taken && uploads_.contains(number)) give_up_upload(number);
   return taken;
 }
 

@@ -109,6 +109,7 @@ class SimCoordinator final : private Outbox {
     control::StateFile file;
     std::string bytes;
     std::optional<IncomingFile> incoming;
+    int64_t parts = 0;
   };
 
   Status send(SessionId session, control::ToWorker message) override;

@@ -28,6 +28,7 @@ const char* name_of(Lie lie) {
                                            "fatal trouble",
                                            "numbers that are not finite",
                                            "a negative norm",
+                                           "a negative loss",
                                            "other payloads",
                                            "another basis",
                                            "garbage files",
@@ -35,6 +36,7 @@ const char* name_of(Lie lie) {
                                            "files of another step",
                                            "files of another basis",
                                            "a huge file",
+                                           "crumbs of files",
                                            "another stage's files",
                                            "slow uploads",
                                            "a claim",
@@ -211,7 +213,9 @@ void SimWorker::dial_again() {
 }
 
 void SimWorker::falsify(control::Ready& ready) const {
-  if (lie_ == Lie::kNotFinite) ready.set_squared_norm(std::numeric_limits<double>::quiet_NaN());
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  if (lie_ == Lie::kNotFinite) world_.dice().one_in(2) ? ready.set_squared_norm(kNaN) : ready.set_loss_sum(kNaN);
+  if (lie_ == Lie::kNegativeLoss) ready.set_loss_sum(-1e9);
   if (lie_ == Lie::kNegativeNorm) ready.set_squared_norm(-1e300);
   if (lie_ == Lie::kOtherBasis) ready.set_basis_hash("other");
 }
@@ -511,7 +515,7 @@ void SimWorker::upload_part(int64_t upload, const std::shared_ptr<Connection>& l
     }
     if (coordinator == nullptr) return retry_upload();
     const auto& bytes = uploads_.front().bytes;
-    const size_t part = done == 0 ? bytes.size() / 2 : bytes.size() - done;
+    const size_t part = lie_ == Lie::kCrumbs ? 0 : done == 0 ? bytes.size() / 2 : bytes.size() - done;
     pulse_.set_saved(pulse_.saved() + 1);
     if (!coordinator->continue_upload(upload, bytes.substr(done, part))) return retry_upload();
     if (done + part < bytes.size()) return upload_part(upload, line, done + part);

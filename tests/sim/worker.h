@@ -29,6 +29,7 @@ enum class Lie {
   kFatal,           // reports fatal trouble
   kNotFinite,       // reports numbers that are not finite
   kNegativeNorm,    // would switch clipping off
+  kNegativeLoss,    // would be the best of all runs
   kOtherPayload,    // sends its neighbours other payloads than it reports
   kOtherBasis,      // reports another basis
   kGarbageFile,     // uploads garbage with the right hash
@@ -36,6 +37,7 @@ enum class Lie {
   kOtherStepFile,   // uploads the file of another step
   kOtherBasisFile,  // uploads files of basis 999, or announces them so
   kHugeFile,        // announces 2^62 bytes
+  kCrumbs,          // uploads files in parts of no bytes
   kOthersFile,      // uploads another stage's unit
   kSlowUpload,      // pauses in the middle of each file
   kClaim,           // says in its Hello that it holds the state of a stage, if it can of one that is vacant

@@ -3,10 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 namespace thinpipe {
+namespace {
+
+Duration time_for(double tokens, double per_second) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::max(0.0, tokens) / per_second));
+}
+
+}  // namespace
 
 std::optional<std::string> RefusalLog::note(const std::string& reason, TimePoint now) {
   if (now - second_ >= std::chrono::seconds(1)) {
@@ -22,7 +28,7 @@ std::optional<std::string> RefusalLog::note(const std::string& reason, TimePoint
   return fmt::format("{} ({} more before it are not shown)", reason, std::exchange(left_out_, 0));
 }
 
-bool CallBudget::take(const std::string& caller, double cost, TimePoint now) {
+Duration CallBudget::take(const std::string& caller, double cost, TimePoint now) {
   if (callers_.size() >= kMostCallers && !callers_.contains(caller)) {
     std::erase_if(callers_, [&](const auto& one) { return now - one.second.at > std::chrono::minutes(1); });
     if (callers_.size() >= kMostCallers) callers_.clear();
@@ -30,17 +36,20 @@ bool CallBudget::take(const std::string& caller, double cost, TimePoint now) {
   auto& bucket = callers_.try_emplace(caller, Bucket{kBurst, now}).first->second;
   bucket.tokens = std::min(kBurst, bucket.tokens + kPerSecond * seconds(now - bucket.at));
   bucket.at = now;
-  if (bucket.tokens < cost) return false;
-  bucket.tokens -= cost;
-  return true;
+  bucket.tokens = std::max(bucket.tokens - cost, -kPerSecond * seconds(kLongestWait));
+  return time_for(-bucket.tokens, kPerSecond);
 }
 
-void Pace::note_message() {
-  if (++count_ < kPerSecond) return;
-  const auto next = second_ + std::chrono::seconds(1);
-  if (const auto now = clock_.now(); now < next) std::this_thread::sleep_for(next - now);
-  second_ = clock_.now();
-  count_ = 0;
+Duration Pace::take(size_t bytes, TimePoint now) {
+  tokens_ = std::min(kBurst, tokens_ + kPerSecond * seconds(now - at_));
+  at_ = now;
+  tokens_ -= 1 + static_cast<double>(bytes) / kBytes;
+  if (tokens_ >= 0) {
+    above_since_.reset();
+  } else if (!above_since_) {
+    above_since_ = now;
+  }
+  return time_for(-tokens_, kPerSecond);
 }
 
 }  // namespace thinpipe

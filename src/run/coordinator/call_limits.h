@@ -25,14 +25,16 @@ class RefusalLog {
   int64_t left_out_ = 0;
 };
 
-// How many calls a caller may make without waiting. Knows only the time that it is given.
+// How often a caller may call. Knows only the time that it is given.
 class CallBudget {
  public:
   static constexpr double kBurst = 100, kPerSecond = 50;
+  static constexpr Duration kLongestWait = std::chrono::seconds(5);
   static constexpr size_t kMostCallers = 4096;
 
-  // False: too many; the caller has to wait. A cheap call costs less than 1.
-  bool take(const std::string& caller, double cost, TimePoint now);
+  // How long this call has to wait. Every waiting call makes the caller's next one wait longer, so calls that are made
+  // at the same time are not served faster than others. A cheap call costs less than 1.
+  Duration take(const std::string& caller, double cost, TimePoint now);
   size_t remembered() const { return callers_.size(); }
 
  private:
@@ -43,18 +45,25 @@ class CallBudget {
   std::map<std::string, Bucket> callers_;
 };
 
-// Slows a stream of messages down to kPerSecond, by letting its reader wait. A worker sends a few messages per step.
+// How fast a stream of messages is read. A worker sends a few small messages per step. While the reader waits, the
+// line's flow control holds the sender back.
 class Pace {
  public:
-  static constexpr int64_t kPerSecond = 200;
+  static constexpr double kPerSecond = 200, kBurst = 100;
+  static constexpr double kBytes = 4096;  // so many bytes cost as much as a message
+  static constexpr Duration kFloodAfter = std::chrono::minutes(1);
 
-  explicit Pace(const Clock& clock) : clock_(clock), second_(clock.now()) {}
-  void note_message();
+  explicit Pace(TimePoint now) : at_(now) {}
+  // How long the reader has to wait after a message of this size.
+  Duration take(size_t bytes, TimePoint now);
+  // True if the sender has been above the rate for kFloodAfter without a pause. No honest one is, even if the
+  // coordinator has stood still and the heartbeats of minutes wait.
+  bool is_flood(TimePoint now) const { return above_since_ && now - *above_since_ > kFloodAfter; }
 
  private:
-  const Clock& clock_;
-  TimePoint second_;
-  int64_t count_ = 0;
+  double tokens_ = kBurst;
+  TimePoint at_;
+  std::optional<TimePoint> above_since_;
 };
 
 }  // namespace thinpipe

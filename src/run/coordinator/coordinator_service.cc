@@ -26,7 +26,6 @@ constexpr size_t kChunkBytes = 256 << 10;
 constexpr auto kCallFarewell = std::chrono::seconds(2);
 constexpr uint32_t kMaxPadding = 1 << 20;
 constexpr int64_t kMostEvents = 200;  // in one answer
-constexpr auto kOverBudgetWait = std::chrono::milliseconds(250);
 // The first stage may ask for the tokens of every microbatch, and steps may be short.
 constexpr double kWindowsCost = 0.02;
 
@@ -134,12 +133,12 @@ CoordinatorService::Visit CoordinatorService::visit_of(const grpc::ServerContext
   if (is_named(caller, kOperatorName)) return visit;  // watches as often as it likes
   const auto name =
       caller.authenticated && !caller.names.empty() ? caller.names.front() : caller_network(caller.address);
-  bool within = true;
+  Duration wait{};
   {
     const std::lock_guard lock(budget_mutex_);
-    within = budget_.take(name, cost, clock_.now());
+    wait = budget_.take(name, cost, clock_.now());
   }
-  if (!within) std::this_thread::sleep_for(kOverBudgetWait);
+  if (wait > Duration{}) std::this_thread::sleep_for(wait);
   return visit;
 }
 
@@ -185,11 +184,12 @@ Status CoordinatorService::may_tunnel(const wire::Hello& hello, const Caller& ca
   return allowed.ok() ? Status() : Status(refused(visit, allowed.error().message));
 }
 
-Status CoordinatorService::may_fetch(const Visit& visit, const std::string& unit) {
+Result<std::string> CoordinatorService::begin_download(const Visit& visit, const std::string& unit) {
   const std::lock_guard lock(mutex_);
   const auto peer = TRY(peer_of(visit));
-  const auto allowed = desk_.may_fetch(peer, unit);
-  return allowed.ok() ? Status() : Status(refused(visit, allowed.error().message));
+  if (const auto allowed = desk_.may_fetch(peer, unit); !allowed) return refused(visit, allowed.error().message);
+  if (const auto opened = desk_.open_download(peer); !opened) return refused(visit, opened.error().message);
+  return peer;
 }
 
 Status CoordinatorService::may_read_tokens(const Visit& visit) {
@@ -228,12 +228,19 @@ grpc::Status CoordinatorService::Attend(grpc::ServerContext* context, Stream* st
   session.context = context;
   lock.unlock();
   std::thread writer([&] { write_messages(session, *stream); });
-  Pace pace(clock_);
+  Pace pace(clock_.now());
   control::FromWorker message;
   while (stream->Read(&message)) {
-    pace.note_message();
+    if (const auto wait = pace.take(message.ByteSizeLong(), clock_.now()); wait > Duration{}) {
+      std::this_thread::sleep_for(wait);
+    }
     const std::lock_guard handling(mutex_);
-    if (!session.closed) desk_.hear(id, message);
+    if (session.closed) continue;
+    if (pace.is_flood(clock_.now())) {
+      desk_.end_flood(id);
+    } else {
+      desk_.hear(id, message);
+    }
   }
   lock.lock();
   session.closed = session.hung_up = true;
@@ -306,8 +313,9 @@ grpc::Status CoordinatorService::receive_file(const Visit& visit, int64_t upload
   do {
     if (const auto status = incoming.value().append(part.data()); !status) return refusal(status.error().message);
     lock.lock();
-    desk_.note_part(upload);
+    const auto noted = desk_.note_part(upload);
     lock.unlock();
+    if (!noted) return refusal(noted.error().message);
   } while (reader.Read(&part));
   const auto arrived = incoming.value().check();
   if (!arrived) return refusal(arrived.error().message);
@@ -319,11 +327,18 @@ grpc::Status CoordinatorService::receive_file(const Visit& visit, int64_t upload
 
 grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const control::FileRequest* request,
                                          grpc::ServerWriter<control::FilePart>* writer) {
-  const auto& file = request->file();
-  if (const auto allowed = may_fetch(visit_of(*context, "GetFile"), file.unit()); !allowed) {
-    return denial(allowed.error());
-  }
-  if (request->run() != desk_.identity().run) return other_run(request->run());
+  const auto peer = begin_download(visit_of(*context, "GetFile"), request->file().unit());
+  if (!peer) return denial(peer.error());
+  const auto status = send_file(*request, *writer);
+  const std::lock_guard lock(mutex_);
+  desk_.close_download(peer.value());
+  return status;
+}
+
+grpc::Status CoordinatorService::send_file(const control::FileRequest& request,
+                                           grpc::ServerWriter<control::FilePart>& writer) const {
+  const auto& file = request.file();
+  if (request.run() != desk_.identity().run) return other_run(request.run());
   const CheckpointId id{file.step(), file.generation()};
   const bool is_table = file.unit().empty();
   const bool is_there = is_table ? desk_.identity().table && file.sha256() == desk_.identity().table->sha256
@@ -333,12 +348,12 @@ grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const con
       MappedFile::open(is_table ? desk_.identity().table_path : desk_.checkpoints().path_of(id, file.unit()));
   if (!mapped) return refusal(mapped.error().message);
   auto left = mapped.value().bytes();
-  left.remove_prefix(std::min<uint64_t>(left.size(), request->offset()));
+  left.remove_prefix(std::min<uint64_t>(left.size(), request.offset()));
   while (!left.empty()) {
     control::FilePart part;
     part.set_data(std::string(left.substr(0, kChunkBytes)));
     left.remove_prefix(std::min(left.size(), kChunkBytes));
-    if (!writer->Write(part)) break;
+    if (!writer.Write(part)) break;
   }
   return grpc::Status::OK;
 }

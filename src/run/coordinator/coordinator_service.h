@@ -94,7 +94,8 @@ class CoordinatorService final : public control::Coordinator::Service, private O
   Error refused(const Visit& visit, const std::string& reason);
   // The same without the mutex.
   Status may_tunnel(const wire::Hello& hello, const Caller& caller);
-  Status may_fetch(const Visit& visit, const std::string& unit);
+  // Returns the peer; its download is under way until close_download().
+  Result<std::string> begin_download(const Visit& visit, const std::string& unit);
   Status may_read_tokens(const Visit& visit);
   grpc::Status other_run(const std::string& run) const;
 
@@ -113,6 +114,7 @@ class CoordinatorService final : public control::Coordinator::Service, private O
   bool has_windows(const control::WindowsRequest& request) const;
   grpc::Status receive_file(const Visit& visit, int64_t upload, const control::FilePart& first,
                             grpc::ServerReader<control::FilePart>& reader);
+  grpc::Status send_file(const control::FileRequest& request, grpc::ServerWriter<control::FilePart>& writer) const;
 
   const RunDoor door_;
   const TokenWindows& windows_;

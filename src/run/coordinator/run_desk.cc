@@ -19,8 +19,10 @@ namespace thinpipe {
 namespace {
 
 // Per peer. A worker has one of each; an old one may not have ended yet.
-constexpr int64_t kMostSessions = 4, kMostUploads = 4;
+constexpr int64_t kMostSessions = 4, kMostUploads = 4, kMostDownloads = 4;
 constexpr auto kHelloPatience = std::chrono::seconds(20);
+// A worker sends parts of 256 KiB. Each costs this process some work, so there must not be many small ones.
+constexpr uint64_t kMeanPartBytes = 16 << 10, kMostSmallParts = 16;
 constexpr auto kUploadPatience = std::chrono::minutes(1);  // between two parts
 
 template <class... Cases>
@@ -163,6 +165,8 @@ void RunDesk::hear(SessionId id, const control::FromWorker& message) {
   apply(core_->message(id, counted, clock_.now()));
 }
 
+void RunDesk::end_flood(SessionId id) { apply(core_->flooded(id, sessions_.at(id).peer, clock_.now())); }
+
 void RunDesk::end_session(SessionId id) {
   sessions_.erase(id);
   apply(core_->session_ended(id, clock_.now()));
@@ -199,6 +203,16 @@ Result<IncomingFile> RunDesk::receive(const control::StateFile& file) {
   return checkpoints_.receive_file({file.step(), file.generation()}, {file.unit(), file.bytes(), file.sha256()});
 }
 
+Status RunDesk::note_part(int64_t number) {
+  auto& upload = uploads_.at(number);
+  upload.moved = clock_.now();
+  const uint64_t most = upload.file.bytes() / kMeanPartBytes + kMostSmallParts;
+  if (++upload.parts <= most) return {};
+  const auto why = fmt::format("{}: comes in more than {} parts", upload.file.unit(), most);
+  apply(core_->file_refused(std::string(upload.peer), why, clock_.now()));
+  return Error{why};
+}
+
 Status RunDesk::end_file(int64_t upload, const control::StateFile& file, IncomingFile& incoming,
                          const Status& content) {
   const auto& peer = uploads_.at(upload).peer;
@@ -230,6 +244,19 @@ Status RunDesk::check_content(const std::filesystem::path& path, const control::
   if (version == file.basis_version()) return {};
   return Error{
       fmt::format("{}: has basis version {}, was announced with {}", file.unit(), version, file.basis_version())};
+}
+
+// ---- downloads ----
+
+Status RunDesk::open_download(const std::string& peer) {
+  auto& open = downloads_[peer];
+  if (open >= kMostDownloads) return Error{fmt::format("{} has {} downloads under way already", peer, kMostDownloads)};
+  ++open;
+  return {};
+}
+
+void RunDesk::close_download(const std::string& peer) {
+  if (const auto found = downloads_.find(peer); --found->second == 0) downloads_.erase(found);
 }
 
 // ---- questions ----

@@ -77,6 +77,8 @@ class RunDesk {
 
   Result<SessionId> open_session(const std::string& peer);
   void hear(SessionId session, const control::FromWorker& message);
+  // It sends messages without a pause.
+  void end_flood(SessionId session);
   void end_session(SessionId session);
 
   // ---- uploads: open_upload, may_save, expect_file, receive, check_content, end_file, close_upload ----
@@ -86,7 +88,8 @@ class RunDesk {
   // False: nobody needs the file any more, which is not an error.
   Result<bool> expect_file(int64_t upload, const control::StateFile& file);
   Result<IncomingFile> receive(const control::StateFile& file);
-  void note_part(int64_t upload) { uploads_.at(upload).moved = clock_.now(); }
+  // An error if the file comes in far too many parts.
+  Status note_part(int64_t upload);
   // Whether the file is the state of its unit.
   Status check_content(const std::filesystem::path& path, const control::StateFile& file) const;
   // `content`: what check_content() said. The sender may have lost its seat meanwhile; then nothing is taken.
@@ -94,6 +97,11 @@ class RunDesk {
   void close_upload(int64_t upload) { uploads_.erase(upload); }
   // Those that stand still or that nobody waits for.
   std::vector<int64_t> idle_uploads() const;
+
+  // ---- downloads ----
+
+  Status open_download(const std::string& peer);
+  void close_download(const std::string& peer);
 
   // ---- questions ----
 
@@ -114,6 +122,7 @@ class RunDesk {
     std::string peer;
     control::StateFile file;
     TimePoint moved{};  // when its last part came
+    uint64_t parts = 0;
   };
 
   RunRules make_rules() const;
@@ -137,6 +146,7 @@ class RunDesk {
   SessionId next_session_ = 0;
   std::map<int64_t, Upload> uploads_;
   int64_t next_upload_ = 0;
+  std::map<std::string, int64_t> downloads_;  // under way, by peer
   std::optional<Finish> end_;
 };
 

@@ -150,6 +150,14 @@ Effects CoordinatorCore::file_refused(const std::string& peer, const std::string
   return advance(now);
 }
 
+Effects CoordinatorCore::flooded(SessionId session, const std::string& peer, TimePoint now) {
+  const std::string what = "sends messages without a pause";
+  out_.push_back(LogEvent{"refused", fmt::format("{} {}", peer, what)});
+  if (rules_.open) send_away({peer}, what, now);
+  out_.push_back(CloseSession{session, what});
+  return advance(now);
+}
+
 Effects CoordinatorCore::manifest_written(const std::vector<control::StateFile>& files, TimePoint now) {
   note_manifest(saving_, files);
   log("checkpoint", fmt::format("the checkpoint of step {} is written", saving_.manifest_step));
@@ -290,10 +298,10 @@ void CoordinatorCore::hear(Member& member, const control::FromWorker& message, T
 // the order.
 void CoordinatorCore::formed(Member& member, const control::Formed& formed) {
   if (!member.seat || formed.epoch() != steps_.epoch) return;
+  if (!steps_.formed.insert(*member.seat).second) return;  // a repeated one must not write another event
   if (formed.has_next() && note_measured(paths_, crew(), member.seat->stage, formed.next())) {
     log("path", describe_path(paths_, static_cast<size_t>(member.seat->stage)));
   }
-  if (!steps_.formed.insert(*member.seat).second) return;
   member.holding = holding_of(steps_, rules_, *member.seat);
   roster_.last_holders[*member.seat] = member.peer;
 }

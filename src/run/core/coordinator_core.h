@@ -52,6 +52,8 @@ class CoordinatorCore {
   Effects file_arrived(const control::StateFile& file, TimePoint now);
   // A file that the peer uploaded is not the state of its unit.
   Effects file_refused(const std::string& peer, const std::string& reason, TimePoint now);
+  // The peer has sent messages as fast as they were read, for longer than any honest worker does.
+  Effects flooded(SessionId session, const std::string& peer, TimePoint now);
   Effects manifest_written(const std::vector<control::StateFile>& files, TimePoint now);
   Effects manifest_failed(const std::string& reason, TimePoint now);
   Effects control(control::ControlRequest::What what, TimePoint now);
