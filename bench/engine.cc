@@ -20,6 +20,7 @@
 #include "bench/bench.h"
 #include "bench/debian13.h"
 #include "bench/engine_script.h"
+#include "config/config_file.h"
 #include "config/model_spec.h"
 #include "model/fill.h"
 #include "model/stage.h"
@@ -64,9 +65,9 @@ struct StepSeconds {
   double total() const { return pass + update; }
 };
 
-// The least seconds of a step of the whole model, one microbatch.
-StepSeconds time_step(const ModelConfig& model, OptimizerKind kind, const TokenBatch& batch, int64_t vocab,
-                      int64_t rounds) {
+// The least seconds of a step of the whole model on these microbatches.
+StepSeconds time_step(const ModelConfig& model, OptimizerKind kind, const std::vector<TokenBatch>& batches,
+                      int64_t vocab, int64_t rounds) {
   Stage stage(model, vocab, whole_model(model), Precision::kFloat32, 1, at::Device("cpu"));
   OptimConfig optim;
   optim.kind = kind;
@@ -75,7 +76,7 @@ StepSeconds time_step(const ModelConfig& model, OptimizerKind kind, const TokenB
   for (int64_t round = 0; round <= rounds; ++round) {  // the first one warms up
     const double pass = seconds_of([&] {
       stage.parameters().zero_grad();
-      stage.backward(stage.forward(batch, {}, 1e-5), {});
+      for (const auto& batch : batches) stage.backward(stage.forward(batch, {}, 1e-5), {});
     });
     const double update = seconds_of([&] {
       optimizer.squared_norm();
@@ -174,7 +175,7 @@ class Engine {
     fmt::print("{:<16} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}\n", "tokens/s", "threads", "PyTorch", "dense",
                "subspace", "dense m.", "subsp. m.", "of sgemm", "GFLOP/s");
     std::optional<WorkLine> line;
-    line.emplace("measuring", "parts", 2 * shapes.size() + (options_.quick ? 1 : 2));
+    line.emplace("measuring", "parts", 2 * shapes.size() + 1);
     for (const auto& shape : shapes) {
       for (const int threads : {1, 2}) {
         measure(shape, threads);
@@ -183,10 +184,8 @@ class Engine {
       note_thread_gains(shape);
     }
     use_threads(1);
-    if (wanted(kMuonShare))
-      note_muon_share(kMuonShare, options_.quick ? shapes[0] : EngineShape{320, 5, 256, 4096}, /*rank=*/8);
+    note_muon_shares();
     line->add();
-    if (!options_.quick && wanted(kMuonShareLarge)) note_muon_share(kMuonShareLarge, {1024, 4, 256, 4096}, 64);
     line.reset();
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
@@ -214,19 +213,28 @@ class Engine {
     if (!least_.contains(name) || least_[name].get<double>() > value) least_[name] = value;
   }
 
-  TokenBatch batch_of(const EngineShape& shape) const {
+  // The microbatches of the first step.
+  std::vector<TokenBatch> batches_of(const TrainConfig& train) const {
+    CorpusBatches source(corpus_, train);
+    std::vector<TokenBatch> batches;
+    for (int64_t m = 0; m < train.microbatches; ++m) batches.push_back(source.training(0, m).take());
+    return batches;
+  }
+  // One microbatch.
+  std::vector<TokenBatch> batches_of(const EngineShape& shape) const {
     TrainConfig train;
     train.microbatch = shape.tokens / shape.length;
+    train.microbatches = 1;
     train.seq_len = shape.length;
-    return CorpusBatches(corpus_, train).training(0, 0).take();
+    return batches_of(train);
   }
 
   void measure(const EngineShape& shape, int threads) {
     use_threads(threads);
-    const auto batch = batch_of(shape);
+    const auto batches = batches_of(shape);
     const auto dense = model_of(shape, ModelMode::kDense), subspace = model_of(shape, ModelMode::kSubspace);
     const auto time = [&](const ModelConfig& model, OptimizerKind kind) {
-      return time_step(model, kind, batch, corpus_.vocab, options_.rounds).total();
+      return time_step(model, kind, batches, corpus_.vocab, options_.rounds).total();
     };
     const double rate = sgemm_rate(dense, shape, corpus_.vocab, options_.rounds);
     const double dense_s = time(dense, OptimizerKind::kAdamw), subspace_s = time(subspace, OptimizerKind::kAdamw);
@@ -268,11 +276,19 @@ class Engine {
   }
 
   // The share of Muon's update in a step of a subspace model, on one thread.
-  void note_muon_share(const char* name, const EngineShape& shape, int64_t rank) {
-    auto model = model_of(shape, ModelMode::kSubspace);
-    model.subspace.rank = rank;
-    const auto step = time_step(model, OptimizerKind::kMuon, batch_of(shape), corpus_.vocab, options_.rounds);
+  void note_muon_share(const char* name, const ModelConfig& model, const std::vector<TokenBatch>& batches) {
+    const auto step = time_step(model, OptimizerKind::kMuon, batches, corpus_.vocab, options_.rounds);
     least_[name] = step.update / step.total();
+  }
+  void note_muon_shares() {
+    if (wanted(kMuonShare)) {
+      auto config = parse_config("", "the default run");
+      config.model.table.clear();
+      note_muon_share(kMuonShare, config.model, batches_of(config.train));
+    }
+    if (!wanted(kMuonShareLarge)) return;
+    const EngineShape shape = options_.quick ? EngineShape{64, 2, 32, 64} : EngineShape{1024, 4, 256, 4096};
+    note_muon_share(kMuonShareLarge, model_of(shape, ModelMode::kSubspace), batches_of(shape));
   }
 
   const BenchEngineOptions& options_;
