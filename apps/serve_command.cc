@@ -60,22 +60,20 @@ class ServeScreen {
     view_->show(status);
   }
 
-  void stopping() {
-    const std::string text = "stopping: a checkpoint is written first; ctrl-C again stops at once";
-    if (view_) return view_->note(text);
-    say("{}\n", text);
-    std::fflush(stdout);
-  }
+  void stopping() { tell("stopping: a checkpoint is written first; ctrl-C again stops at once"); }
 
   void ended() {
-    view_.reset();  // ends the step line
     const auto outcome = read_outcome(folder_);
-    if (!outcome || outcome.value().failed) return;
-    const auto& end = outcome.value();
-    if (end.complete) {
-      say("all {} steps are done; validation loss {:.4f}; try: thinpipe generate {}\n", end.step, end.validation_loss,
-          name_);
-    } else {
+    const bool ok = outcome && !outcome.value().failed;
+    if (ok && outcome.value().complete) {
+      const auto& end = outcome.value();
+      // In the place of the last line, which may be about the validation pass.
+      tell(fmt::format("all {} steps are done; validation loss {:.4f}; try: thinpipe generate {}", end.step,
+                       end.validation_loss, name_));
+    }
+    view_.reset();  // ends the step line
+    if (ok && !outcome.value().complete) {
+      const auto& end = outcome.value();
       say("stopped after step {}; machines that have joined wait for it; to go on from the checkpoint of step {}:\n",
           end.step, end.manifest_step);
       fmt::print("  thinpipe serve --run {}{}\n", name_, arguments_.join ? " --join" : "");
@@ -83,6 +81,12 @@ class ServeScreen {
   }
 
  private:
+  void tell(const std::string& text) {
+    if (view_) return view_->note(text);
+    say("{}\n", text);
+    std::fflush(stdout);
+  }
+
   const std::filesystem::path folder_;
   const ServeArguments& arguments_;
   const DashboardWish& wish_;

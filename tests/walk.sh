@@ -244,6 +244,10 @@ together() {
   keep joined-runs ann
 }
 
-if [[ -z ${WALK_ONLY:-} || $WALK_ONLY == alone ]]; then alone; fi
-if [[ -z ${WALK_ONLY:-} || $WALK_ONLY == together ]]; then together; fi
-if [[ -f $page ]]; then write_page; fi
+# Read as a whole, so that the script may be edited while it runs.
+{
+  if [[ -z ${WALK_ONLY:-} || $WALK_ONLY == alone ]]; then alone; fi
+  if [[ -z ${WALK_ONLY:-} || $WALK_ONLY == together ]]; then together; fi
+  write_page
+  exit
+}
