@@ -176,6 +176,7 @@ alone() {
   add you "thinpipe train book.txt --steps 10 --name wide $small"
   done_with you 180
   keep wide you
+  mux kill-session -t you
 }
 
 club_config() {
