@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"
@@ -99,7 +100,7 @@ uint64_t bytes_of(const fs::path& path) {
 
 bool agreed(const std::string& what) {
   if (::isatty(STDIN_FILENO) == 0) throw UserError(fmt::format("give --yes to remove {} for good", what));
-  fmt::print("remove {} for good? [y/N] ", what);
+  say("remove {} for good? [y/N] ", what);
   std::fflush(stdout);
   std::string answer;
   return std::getline(std::cin, answer) && (answer == "y" || answer == "yes");
@@ -115,24 +116,24 @@ void clean(bool yes) {
       found.push_back({corpus.folder, "a damaged prepared text, made again when needed", {}, Fd()});
   }
   for (const auto& run : known_runs()) find_in_run(run, found);
-  if (found.empty()) return fmt::print("nothing to remove: every file is needed\n");
+  if (found.empty()) return say("nothing to remove: every file is needed\n");
   uint64_t bytes = 0;
   for (const auto& one : found) {
     const auto size = bytes_of(one.path);
     bytes += size;
-    fmt::print("{:>9}  {}  ({})\n", format_size(size), one_line(one.path.string()), one.why);
+    say("{:>9}  {}  ({})\n", format_size(size), one_line(one.path.string()), one.why);
   }
   const auto what = fmt::format("{} folder(s), {}", found.size(), format_size(bytes));
-  if (!yes && !agreed(what)) return fmt::print("they stay\n");
+  if (!yes && !agreed(what)) return say("they stay\n");
   for (const auto& one : found) {
     // Whoever resumes a run removes its outcome first.
     if (!one.run.empty() && (is_running(one.run) || !read_outcome(one.run))) {
-      fmt::print("{} runs again: {} stays\n", one.run.filename().string(), one.path.string());
+      say("{} runs again: {} stays\n", one.run.filename().string(), one.path.string());
     } else {
       remove_tree(one.path).take();
     }
   }
-  fmt::print("removed {}\n", what);
+  say("removed {}\n", what);
 }
 
 }  // namespace thinpipe

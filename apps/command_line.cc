@@ -97,6 +97,8 @@ void add_serve(Command& program) {
   auto& command = program.command("serve", "Coordinate a run that other machines join", kTogether);
   command.config_argument(arguments->config);
   command.set_option(arguments->overrides);
+  auto steps = std::make_shared<std::string>();
+  command.value("--steps", *steps, kNumber, "same as --set train.steps=N");
   auto* run =
       command.value("--run", arguments->run, kRun, "resume this run; without RUN: the newest that is not complete");
   run->expected(0, 1)->default_str(kNewest);
@@ -110,13 +112,15 @@ void add_serve(Command& program) {
   add_dashboard_options(command, *arguments);
   command.footer(R"(Examples:
   $ thinpipe serve my.toml --join               # without --join this machine holds no stage
+  $ thinpipe serve book.txt --join              # the default model on your text
   $ thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700
   $ thinpipe serve --run 2026-01-31-17-05-09    # resume a run
   $ thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2
 Waits for one machine per stage, then runs the training. Use `thinpipe invite` in another window
 to let machines in.)");
-  command.callback([arguments, run] {
+  command.callback([arguments, run, steps] {
     refuse_empty(*run, arguments->run);
+    if (!steps->empty()) arguments->overrides.push_back("train.steps=" + *steps);
     serve(*arguments);
   });
 }

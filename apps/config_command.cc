@@ -7,6 +7,7 @@
 
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "commands.h"
 #include "config/keys.h"
 
@@ -43,10 +44,10 @@ void print_list(const std::vector<const Key*>& keys) {
   std::string section;
   for (const auto* key : keys) {
     if (key->section != section) {
-      fmt::print("{}[{}]\n", section.empty() ? "" : "\n", key->section);
+      say("{}[{}]\n", section.empty() ? "" : "\n", key->section);
       section = key->section;
     }
-    fmt::print("{:<18} {}; default: {}\n", key->name, key->help, default_of(*key));
+    say("{:<18} {}; default: {}\n", key->name, key->help, default_of(*key));
   }
 }
 
@@ -59,8 +60,8 @@ void explain_config(const std::string& name, bool json) {
     print_list(keys);
   } else {
     const auto& key = *keys.front();
-    fmt::print("{}: {}\nneeds {}\ndefault: {}\nset it with --set {}=VALUE, or in a file under [{}]\n", key.full(),
-               key.help, key.needs, default_of(key), key.full(), key.section);
+    say("{}: {}\nneeds {}\ndefault: {}\nset it with --set {}=VALUE, or in a file under [{}]\n", key.full(), key.help,
+        key.needs, default_of(key), key.full(), key.section);
   }
   if (!json) return;
   auto list = nlohmann::ordered_json::array();

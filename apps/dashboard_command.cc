@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "commands.h"
 #include "dashboard/report.h"
 #include "dashboard/server.h"
@@ -30,7 +31,7 @@ void open_in_browser(const std::string& address) {
 
 void write_whole(const std::string& path, const std::string& text) {
   write_file_atomically(path, text).take();
-  fmt::print("wrote {}\n", path);
+  say("wrote {}\n", path);
 }
 
 }  // namespace
@@ -42,7 +43,7 @@ void dashboard(const DashboardArguments& arguments) {
   if (const auto last = read_dashboard_place(options.folder)) options.last_port = last.value().port;
   options.on_ready = [&](const std::string& address, int port) {
     write_dashboard_place(options.folder, {address, port, ::getpid()}).take();
-    fmt::print("dashboard: {}\n", address);
+    say("dashboard: {}\n", address);
     std::fflush(stdout);
     if (arguments.open) open_in_browser(address);
   };

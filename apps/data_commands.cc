@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/line.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"
@@ -63,12 +64,12 @@ void print_facts(const std::filesystem::path& folder, const std::string& id, con
   const double bytes_per_token =
       static_cast<double>(manifest.train.text_bytes + manifest.val.text_bytes) /
       static_cast<double>(std::max<uint64_t>(1, manifest.train.tokens + manifest.val.tokens));
-  fmt::print("folder: {}\n", folder.string());
-  fmt::print("corpus id: {}\n", id);
-  fmt::print("documents: {} training, {} validation\n", manifest.train.documents, manifest.val.documents);
-  fmt::print("tokens: {} training, {} validation; {:.3f} bytes of text per token; vocabulary {}\n",
-             manifest.train.tokens, manifest.val.tokens, bytes_per_token, manifest.vocab);
-  fmt::print("unigram entropy: {:.4f} nats/token\n", manifest.train_unigram_entropy);
+  say("folder: {}\n", folder.string());
+  say("corpus id: {}\n", id);
+  say("documents: {} training, {} validation\n", manifest.train.documents, manifest.val.documents);
+  say("tokens: {} training, {} validation; {:.3f} bytes of text per token; vocabulary {}\n", manifest.train.tokens,
+      manifest.val.tokens, bytes_per_token, manifest.vocab);
+  say("unigram entropy: {:.4f} nats/token\n", manifest.train_unigram_entropy);
 }
 
 // A corpus may hold bytes that are not UTF-8 once they are cut into tokens.
@@ -80,7 +81,7 @@ Json show_start(const TokenShard& shard, const std::string& name, const Tokenize
   std::vector<int32_t> ids(std::min(tokens, shard.size()));
   shard.read(0, ids).take();
   if (tokenizer == nullptr) {
-    fmt::print("first {} tokens of {}: {}\n", ids.size(), name, fmt::join(ids, " "));
+    say("first {} tokens of {}: {}\n", ids.size(), name, fmt::join(ids, " "));
     return {{"ids", ids}};
   }
   const auto decoded = tokenizer->decode(ids);
@@ -108,8 +109,8 @@ void inspect_shard(const InspectArguments& arguments) {
         return {};
       })
       .take();
-  fmt::print("shard: {}\n", arguments.what);
-  fmt::print("tokens: {}, {} bytes each; the largest id is {}\n", shard.size(), shard.token_bytes(), greatest);
+  say("shard: {}\n", arguments.what);
+  say("tokens: {}, {} bytes each; the largest id is {}\n", shard.size(), shard.token_bytes(), greatest);
   const auto start = show_start(shard, arguments.what, tokenizer ? &*tokenizer : nullptr, arguments.tokens);
   if (!arguments.json) return;
   fmt::print("{}\n", dumped({{"shard", arguments.what},
@@ -136,16 +137,15 @@ void prepare_data(const PrepareArguments& arguments) {
       line(phase, done, total);
     });
   } catch (const Interrupted&) {
-    fmt::print("stopped; kept nothing\n");
+    say("stopped; kept nothing\n");
     throw ExitWith{130};
   }
   const auto& manifest = corpus->manifest;
   const double took = seconds(clock.now() - start);
   const double rate = static_cast<double>(manifest.train.text_bytes + manifest.val.text_bytes) / 1e6 / took;
   print_facts(corpus->folder, corpus->id, manifest);
-  if (const auto line = invalid_line(data, corpus->invalid); !line.empty()) fmt::print("{}\n", line);
-  fmt::print("{} {:.2f} s, {:.1f} MB/s\n", made ? "prepared in" : "was prepared already; read its source in", took,
-             rate);
+  if (const auto line = invalid_line(data, corpus->invalid); !line.empty()) say("{}\n", line);
+  say("{} {:.2f} s, {:.1f} MB/s\n", made ? "prepared in" : "was prepared already; read its source in", took, rate);
   if (!arguments.json) return;
   auto json = to_json(corpus->folder, corpus->id, manifest);
   json.update({{"made", made}, {"invalid", corpus->invalid}, {"seconds", took}, {"mb_per_s", rate}});
@@ -155,15 +155,15 @@ void prepare_data(const PrepareArguments& arguments) {
 void list_data(bool json) {
   auto prepared = Json::array();
   for (const auto& entry : list_prepared(data_dir())) {
-    fmt::print("{}  {:>12} tokens  {:>12}  vocabulary {:<6}  {}{}\n", entry.id.substr(0, kShownId),
-               entry.manifest.train.tokens + entry.manifest.val.tokens, format_size(entry.bytes), entry.manifest.vocab,
-               one_line(entry.source), entry.problem.empty() ? "" : "  DAMAGED: " + one_line(entry.problem));
+    say("{}  {:>12} tokens  {:>12}  vocabulary {:<6}  {}{}\n", entry.id.substr(0, kShownId),
+        entry.manifest.train.tokens + entry.manifest.val.tokens, format_size(entry.bytes), entry.manifest.vocab,
+        one_line(entry.source), entry.problem.empty() ? "" : "  DAMAGED: " + one_line(entry.problem));
     auto object = to_json(entry.folder, entry.id, entry.manifest);
     object.update({{"source", entry.source}, {"bytes", entry.bytes}, {"problem", entry.problem}});
     prepared.push_back(std::move(object));
   }
   if (prepared.empty()) {
-    fmt::print("no prepared corpora in {}; `thinpipe data prepare kjv` prepares one\n", data_dir().string());
+    say("no prepared corpora in {}; `thinpipe data prepare kjv` prepares one\n", data_dir().string());
   }
   if (json) fmt::print("{}\n", dumped({{"prepared", prepared}}));
 }
@@ -183,9 +183,9 @@ void inspect_data(const InspectArguments& arguments) {
                                 arguments.tokenizer, tokenizer.vocab(), corpus.vocab));
   }
   print_facts(corpus.folder, corpus.id, corpus.manifest);
-  fmt::print("source: {}\n", entry.source.empty() ? "unknown" : one_line(entry.source));
-  fmt::print("validation fraction: {}\ncontent SHA-256: {}\ntokenizer SHA-256: {}\n", corpus.manifest.val_fraction,
-             corpus.manifest.content_sha256, corpus.manifest.tokenizer_sha256);
+  say("source: {}\n", entry.source.empty() ? "unknown" : one_line(entry.source));
+  say("validation fraction: {}\ncontent SHA-256: {}\ntokenizer SHA-256: {}\n", corpus.manifest.val_fraction,
+      corpus.manifest.content_sha256, corpus.manifest.tokenizer_sha256);
   auto json = to_json(corpus.folder, corpus.id, corpus.manifest);
   json["source"] = entry.source;
   json["train_start"] = show_start(TokenShard::open(corpus.train).take(), "train.bin", &tokenizer, arguments.tokens);
@@ -207,7 +207,7 @@ void train_tokenizer_file(const TokenizerArguments& arguments) {
   }
   file.append(model).take();
   file.commit().take();
-  fmt::print("{}: {} pieces, trained on the training documents of {}\n", arguments.out, data.vocab, data.corpus);
+  say("{}: {} pieces, trained on the training documents of {}\n", arguments.out, data.vocab, data.corpus);
 }
 
 }  // namespace thinpipe

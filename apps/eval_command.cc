@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/line.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "commands.h"
 #include "model_argument.h"
@@ -95,7 +96,7 @@ void eval(const EvalArguments& arguments) {
   const auto files = open_model(arguments.model);
   const int64_t length = arguments.seq_len > 0 ? arguments.seq_len : std::min(files.context(), kLongestWindow);
   const auto stage = load_model(files, arguments.model.device);
-  fmt::print("model: {}\n", files.title);
+  say("model: {}\n", files.title);
   std::fflush(stdout);
   const SystemClock clock;
   const auto start = clock.now();
@@ -103,10 +104,10 @@ void eval(const EvalArguments& arguments) {
                                                : of_text(files, *stage, arguments.text, length, live);
   const auto took_s = std::chrono::duration<double>(clock.now() - start).count();
   const auto& result = measured.evaluation;
-  fmt::print("text: {}, {} tokens predicted in windows of {} ({:.0f} tokens/s)\n", measured.text, result.predicted,
-             length, static_cast<double>(result.predicted) / took_s);
-  fmt::print("loss {:.4f} nats/token, perplexity {:.3f}, {:.4f} bits/byte\n", result.loss(), result.perplexity(),
-             result.bits_per_byte(measured.text_bytes));
+  say("text: {}, {} tokens predicted in windows of {} ({:.0f} tokens/s)\n", measured.text, result.predicted, length,
+      static_cast<double>(result.predicted) / took_s);
+  say("loss {:.4f} nats/token, perplexity {:.3f}, {:.4f} bits/byte\n", result.loss(), result.perplexity(),
+      result.bits_per_byte(measured.text_bytes));
   if (!arguments.json) return;
   const nlohmann::ordered_json object = {{"loss", result.loss()},
                                          {"perplexity", result.perplexity()},

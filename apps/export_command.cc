@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "commands.h"
 #include "model_argument.h"
@@ -42,7 +43,7 @@ void export_hf(const ModelFiles& files, const ExportArguments& arguments) {
     WorkLine line("exporting", "tensors", llama_tensors(shape).size());
     write_hf_folder(out, shape, files.tokenizer, counted(merged_values(files), line), hf).take();
   }
-  fmt::print("{}: {} as a Hugging Face folder, {}\n", out.string(), files.title, type);
+  say("{}: {} as a Hugging Face folder, {}\n", out.string(), files.title, type);
 }
 
 void export_gguf(const ModelFiles& files, const ExportArguments& arguments) {
@@ -59,7 +60,7 @@ void export_gguf(const ModelFiles& files, const ExportArguments& arguments) {
     WorkLine line("exporting", "tensors", llama_tensors(shape).size());
     write_gguf(out, shape, files.tokenizer, counted(merged_values(files), line), gguf).take();
   }
-  fmt::print("{}: {} as GGUF, {}, {}\n", out.string(), files.title, type, format_size(fs::file_size(out)));
+  say("{}: {} as GGUF, {}, {}\n", out.string(), files.title, type, format_size(fs::file_size(out)));
 }
 
 }  // namespace

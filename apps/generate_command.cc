@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "commands.h"
 #include "line_editor.h"
 #include "model_argument.h"
@@ -143,11 +144,11 @@ void generate_once(const GenerateArguments& arguments, const ModelFiles& files, 
 
 // The conversation stays in the context: each line is read after everything before it.
 void prompt_loop(const GenerateArguments& arguments, const ModelFiles& files, Generator& generator) {
-  fmt::print(
-      stderr,
-      "{}. Type the beginning of a text. /reset clears the conversation, /quit or ctrl-D ends the program, ctrl-C "
-      "ends an answer.\n",
+  const auto help = fmt::format(
+      "{}. Type the beginning of a text, and the model continues it. /reset forgets all text, ctrl-C ends an answer, "
+      "/quit or ctrl-D ends the program.\n",
       files.title);
+  fmt::print(stderr, "{}", folded(help, room_of(stderr)));
   TokenPicker picker(arguments.pick);
   LineEditor editor;
   std::string said;

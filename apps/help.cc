@@ -11,7 +11,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr size_t kWidth = 100;
+constexpr size_t kWidth = 78;   // with the indent of --help-all it fits into 80 columns
 constexpr size_t kColumn = 28;  // where explanations begin
 constexpr size_t kIndent = 2;   // of a command's text in --help-all
 
@@ -27,6 +27,25 @@ std::string wrapped(const std::string& text, size_t width) {
     result += word;
   }
   return result;
+}
+
+// One that is too long has its comment on the next line, and its command is continued as a shell reads it.
+std::string example(std::string line) {
+  if (line.size() <= kWidth) return line;
+  const std::string indent(6, ' ');
+  std::string comment;
+  if (const auto at = line.find("  # "); at != std::string::npos) {
+    comment = "\n" + indent + line.substr(at + 2);
+    line.resize(line.find_last_not_of(' ', at) + 1);
+  }
+  std::string result;
+  while (line.size() > kWidth) {
+    const auto cut = line.rfind(' ', kWidth - 2);
+    if (cut == std::string::npos || cut <= indent.size()) break;
+    result += line.substr(0, cut) + " \\\n";
+    line = indent + line.substr(cut + 1);
+  }
+  return result + line + comment;
 }
 
 // "thinpipe lab exactness"
@@ -71,6 +90,21 @@ class Formatter : public CLI::Formatter {
     std::ostringstream out;
     CLI::detail::format_help(out, command->get_name(), wrapped(command->get_description(), kWidth - kColumn), kColumn);
     return out.str();
+  }
+
+  // Examples and the sentences below them.
+  std::string make_footer(const CLI::App* app) const override {
+    std::istringstream lines(app->get_footer());
+    std::string result, sentences;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with(' ') || line.ends_with(':')) {
+        result += example(line) + "\n";
+      } else {
+        sentences += line + " ";
+      }
+    }
+    if (!sentences.empty()) result += wrapped(sentences, kWidth) + "\n";
+    return result;
   }
 
   // --help-all: the commands, then the program's own options, which begin a section of the manual page.
@@ -126,15 +160,16 @@ std::string first_steps() {
   return R"(thinpipe trains transformer language models over ordinary internet links.
 
 Try first:
-  thinpipe train              a small model on the King James Bible; a few minutes on two cores
+  thinpipe train              a small model on the King James Bible; some minutes
   thinpipe generate           text from it, when it is trained
   thinpipe doctor             can this machine take part in somebody's run?
 
 Then:
-  thinpipe train --set data.corpus=my.txt      on your own text
-  thinpipe serve my.toml                       a run that other machines join
-  thinpipe join INVITE                         hold a part of somebody's run
-  thinpipe runs                                what there is on this machine
+  thinpipe train book.txt     on your own text, or a folder of texts
+  thinpipe init               five questions, then a config for your machines
+  thinpipe serve my.toml      a run that other machines join
+  thinpipe join INVITE        hold a part of somebody's run
+  thinpipe runs               what there is on this machine
 
 `thinpipe help` lists all commands, `thinpipe help COMMAND` explains one.
 )";

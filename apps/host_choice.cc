@@ -9,6 +9,7 @@
 
 #include "base/files.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "net/addresses.h"
 
 namespace thinpipe {
@@ -116,7 +117,7 @@ void require_hosts(const RemoteRun& remote, const HostArguments& arguments, cons
 }
 
 std::string place_of_stages(const RemoteRun& remote, int64_t stages) {
-  if (remote.hosts.empty()) return fmt::format("{} process(es)", stages);
+  if (remote.hosts.empty()) return counted(stages, "process");
   if (remote.reach == HostReach::kSrun) return fmt::format("{} as steps of this Slurm job", stages);
   return fmt::format("{} on {}", stages, to_string(remote.hosts));
 }

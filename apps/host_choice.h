@@ -11,7 +11,7 @@ namespace thinpipe {
 RemoteRun hosts_in(const HostArguments& arguments);
 // Whether the hosts have room for every stage; then connects to each (check_hosts). Does nothing without hosts.
 void require_hosts(const RemoteRun& remote, const HostArguments& arguments, const RunConfig& config);
-// "4 process(es)", "4 on a, b (2)": where the stages are.
+// "4 processes", "4 on a, b (2)": where the stages are.
 std::string place_of_stages(const RemoteRun& remote, int64_t stages);
 // What a command that resumes the run needs besides: ", with --hosts or --host", or "".
 std::string how_to_name(const RemoteRun& remote);

@@ -8,6 +8,7 @@
 
 #include "base/files.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
@@ -90,18 +91,18 @@ void import_model(const ImportArguments& arguments) {
   const auto run = begin_run_from(arguments.run_dir, config, corpus, weights, arguments.folder).take();
   if (config.model.is_subspace()) {
     for (const auto& output : imported.outputs) {
-      fmt::print("  {}: {:.2f} % of its energy lies in the subspace\n", output.name, 100 * output.kept);
+      say("  {}: {:.2f} % of its energy lies in the subspace\n", output.name, 100 * output.kept);
     }
     // At full rank, rounding may give a value just below 0.
-    fmt::print("energy lost: {:.4f} % of the output projections, with {} of {} directions\n",
-               100 * std::max(0.0, imported.energy_lost), config.model.subspace.rank, config.model.d);
+    say("energy lost: {:.4f} % of the output projections, with {} of {} directions\n",
+        100 * std::max(0.0, imported.energy_lost), config.model.subspace.rank, config.model.d);
   }
   if (config.train.seq_len < files.context()) {
-    fmt::print("context: {} of the model's {} tokens; use --set train.seq_len=N to change it\n", config.train.seq_len,
-               files.context());
+    say("context: {} of the model's {} tokens; use --set train.seq_len=N to change it\n", config.train.seq_len,
+        files.context());
   }
-  fmt::print("run: {} ({} parameters, {}, not trained yet)\nto train it: thinpipe train --resume {}\n", run.string(),
-             parameters, arguments.mode, run.string());
+  say("run: {} ({} parameters, {}, not trained yet)\nto train it: thinpipe train --resume {}\n", run.string(),
+      parameters, arguments.mode, run.string());
 }
 
 }  // namespace thinpipe

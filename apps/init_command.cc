@@ -17,6 +17,7 @@
 #include "base/files.h"
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "boundary/boundary.h"
 #include "commands.h"
@@ -58,20 +59,20 @@ void answer(const Question& question, const std::string& what, const std::string
 void ask(const Question& question) {
   const bool terminal = ::isatty(STDIN_FILENO) == 1;
   while (true) {
-    fmt::print("{} [{}] ", question.text, question.standard);
+    say("{} [{}] ", question.text, question.standard);
     std::fflush(stdout);
     std::string line;
     if (!std::getline(std::cin, line)) {
-      fmt::print("\n");
+      say("\n");
       throw UserError(
           fmt::format("the input ended before the answer to \"{}\"; {} gives it", question.text, question.option));
     }
-    if (!terminal) fmt::print("{}\n", one_line(line));
+    if (!terminal) say("{}\n", one_line(line));
     try {
       return answer(question, "the answer", line.empty() ? question.standard : line);
     } catch (const UserError& error) {
       if (!terminal) throw;
-      fmt::print("{}\n", error.what());
+      say("{}\n", error.what());
     }
   }
 }
@@ -137,8 +138,8 @@ FirstAnswers answers_of(const InitArguments& given) {
        [&](const std::string& said) { answers.line_bits_per_s = rate_in(said); }},
       {"--time", given.time, "How long may it take?", "1h",
        [&](const std::string& said) { answers.time = time_in(said); }},
-      {"--for", given.purpose, "What for? export: a model for other programs; loss: the lowest loss in that time",
-       "export", [&](const std::string& said) { answers.purpose = purpose_in(said); }}};
+      {"--for", given.purpose, "What for? export: for other programs; loss: the lowest loss", "export",
+       [&](const std::string& said) { answers.purpose = purpose_in(said); }}};
   // Options first: a long text is not read for nothing.
   for (const auto& question : others) {
     if (!question.given.empty()) answer(question, question.option, question.given);
@@ -200,7 +201,7 @@ void init(const InitArguments& arguments) {
     throw UserError(fmt::format("{} exists: --force replaces it, another name keeps it", file.string()));
   }
   const auto answers = answers_of(arguments);
-  fmt::print("measuring how fast this machine is\n");
+  say("measuring how fast this machine is\n");
   std::fflush(stdout);
   const auto available = static_cast<double>(available_memory_bytes());
   const auto first =
@@ -212,15 +213,14 @@ void init(const InitArguments& arguments) {
         "the text is short: more steps would only repeat it, and a larger model would learn it by heart");
   }
   auto head = lines;
-  head.insert(head.begin(), fmt::format("Written by `thinpipe init` for {} machine(s) and {}. docs/config.md explains "
+  head.insert(head.begin(), fmt::format("Written by `thinpipe init` for {} and {}. docs/config.md explains "
                                         "every key. Estimate:",
-                                        answers.machines, format_duration(answers.time)));
+                                        counted(answers.machines, "machine"), format_duration(answers.time)));
   const auto text = to_text(first, head);
   (void)parse_config(text, file.string());
   write_file_atomically(file, text).take();
-  for (const auto& line : lines) fmt::print("{}\n", line);
-  fmt::print("wrote {}; next: thinpipe {} {}\n", file.string(), answers.machines > 1 ? "serve" : "train",
-             file.string());
+  for (const auto& line : lines) say("{}\n", line);
+  say("wrote {}; next: thinpipe {} {}\n", file.string(), answers.machines > 1 ? "serve" : "train", file.string());
 }
 
 }  // namespace thinpipe

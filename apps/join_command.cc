@@ -21,6 +21,7 @@
 #include "base/line.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"
@@ -47,8 +48,8 @@ constexpr size_t kMostNameColumns = 60;  // the organiser may have called it any
 
 std::string describe(const RunConfig& config) {
   const auto& model = config.model;
-  return fmt::format("a {} model, d = {}, {} blocks in {} stage(s)", model.is_subspace() ? "subspace" : "dense",
-                     model.d, model.blocks, config.pipeline.stages);
+  return fmt::format("a {} model, d = {}, {} blocks in {}", model.is_subspace() ? "subspace" : "dense", model.d,
+                     model.blocks, counted(config.pipeline.stages, "stage"));
 }
 
 // An argument of "-" reads standard input: other users of the machine can see arguments.
@@ -89,8 +90,8 @@ Fd lock_for(const std::filesystem::path& folder, bool wait) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
   throw UserError(fmt::format(
-      "{}: another `thinpipe join` takes part in this run from here; to hold two stages on one machine, give the "
-      "second one a folder of its own with THINPIPE_DATA_DIR",
+      "another `thinpipe join` takes part in this run from here; to hold two stages on one machine, give the second "
+      "one a folder of its own with THINPIPE_DATA_DIR ({} is in use)",
       folder.string()));
 }
 
@@ -161,9 +162,9 @@ class Visit {
       return format_duration(std::chrono::duration_cast<std::chrono::seconds>(time));
     };
     auto text = fmt::format(
-        "this machine took part in {} step(s) as stage {}: {} tokens, {} sent, {} received, {}, of which it computed "
+        "this machine took part in {} as stage {}: {} tokens, {} sent, {} received, {}, of which it computed "
         "{}",
-        steps, share_.stage.load(), steps * tokens_per_step_, format_size(share_.bytes_sent),
+        counted(steps, "step"), share_.stage.load(), steps * tokens_per_step_, format_size(share_.bytes_sent),
         format_size(share_.bytes_received), whole_seconds(spent()),
         whole_seconds(std::chrono::microseconds(share_.compute_us)));
     if (before_.steps_here > 0) text += fmt::format("; with earlier visits, in {} steps", before_.steps_here + steps);
@@ -296,7 +297,7 @@ class LeaveOnSignal {
 };
 
 void refuse_if_unfit(const std::vector<Check>& checks) {
-  fmt::print("{}", render(checks));
+  fmt::print("{}", render(checks, room_of(stdout)));
   std::fflush(stdout);
   for (const auto& check : checks) {
     if (check.verdict == Verdict::kRefusal)
@@ -339,7 +340,7 @@ class CappedJoin {
 void tell(const std::filesystem::path& folder, const std::string& text) {
   (void)write_presence(folder, text);
   if (text == kTakesPart) return;
-  above_live_line([&] { fmt::print("{}\n", text); });
+  above_live_line([&] { say("{}\n", text); });
   std::fflush(stdout);
 }
 
@@ -353,7 +354,8 @@ Duration parse_wait(const std::string& text) {
 std::string welcome_back(const JoinedRun& before, const std::string& peer) {
   auto text = fmt::format("back in the run{} as {}", before.name.empty() ? "" : " " + before.name, peer);
   if (before.stage >= 0) {
-    text += fmt::format("; this machine held stage {} and took part in {} step(s)", before.stage, before.steps_here);
+    text += fmt::format("; this machine held stage {} and took part in {}", before.stage,
+                        counted(before.steps_here, "step"));
   }
   return text;
 }
@@ -363,7 +365,7 @@ std::string welcome_back(const JoinedRun& before, const std::string& peer) {
 void stay_until_the_end(WorkerOptions options, const GuestLimits& limits, Visit& visit, const std::stop_token& person) {
   const auto conclude = [&](const std::string& end) {
     visit.end(end);
-    if (const auto done = visit.summary(); !done.empty()) fmt::print("{}\n", done);
+    if (const auto done = visit.summary(); !done.empty()) say("{}\n", done);
     std::fflush(stdout);
   };
   std::string why;
@@ -377,7 +379,7 @@ void stay_until_the_end(WorkerOptions options, const GuestLimits& limits, Visit&
     take_part_with_breaks(limits, person, take_part, [&](const std::string& text) { tell(options.folder, text); });
     const auto end = person.stop_requested() ? "left the run" : fmt::format("the run has ended: {}", why);
     conclude(end);
-    fmt::print("{}; ", end);
+    say("{}; ", end);
   } catch (const UserError& error) {
     conclude(error.what());
     throw;
@@ -407,14 +409,14 @@ void join(const JoinArguments& arguments) {
   if (!access || arguments.check_only) {
     seen = look(invite);
     const auto& run = seen->reply.run();
-    fmt::print("run {}: {}\n", name_and_id(run.name(), invite.run), one_line(seen->reply.why()));
+    say("run {}: {}\n", name_and_id(run.name(), invite.run), one_line(seen->reply.why()));
     checks = check_machine(*seen, folder, limits);
     refuse_if_unfit(checks.checks);
     if (arguments.check_only) return;
     access = enrol(invite, seen->address, arguments.name.empty() ? default_name() : arguments.name);
   }
   Visit visit(folder, invite, *access, seen ? seen->reply.run().name() : "");
-  fmt::print("{}\n", returns ? welcome_back(visit.before(), access->peer) : fmt::format("joined as {}", access->peer));
+  say("{}\n", returns ? welcome_back(visit.before(), access->peer) : fmt::format("joined as {}", access->peer));
   std::fflush(stdout);
   keep_guest_options(folder, guest).take();
   CappedJoin capped(limits, *access);
@@ -437,14 +439,14 @@ void join(const JoinArguments& arguments) {
     return std::make_shared<Watcher>(*access, run, config, visit);
   };
   stay_until_the_end(std::move(options), limits, visit, signals.token());
-  fmt::print("this machine's files are in {}\n", folder.string());
+  say("this machine's files are in {}\n", folder.string());
 }
 
 void doctor(const std::string& invite_text, const std::string& config_path) {
   if (!invite_text.empty()) {
     const auto invite = read_invite(invite_text);
     const auto seen = look(invite);
-    fmt::print("run {}: {}\n", name_and_id(seen.reply.run().name(), invite.run), one_line(seen.reply.why()));
+    say("run {}: {}\n", name_and_id(seen.reply.run().name(), invite.run), one_line(seen.reply.why()));
     return refuse_if_unfit(check_machine(seen, join_folder(invite.run)).checks);
   }
   const auto config = config_path.empty() ? parse_config("", "the defaults") : load_config(config_path);

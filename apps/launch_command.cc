@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "run_folders.h"
@@ -128,7 +129,7 @@ void launch_slurm(const SlurmArguments& arguments) {
                                 quoted(fs::read_symlink("/proc/self/exe").string()), quoted(run.string()),
                                 train_words(arguments), quoted(arguments.print ? "" : script.string()));
   if (arguments.print) {
-    fmt::print("{}", text);
+    say("{}", text);
     return;
   }
   std::error_code ignored;
@@ -138,7 +139,7 @@ void launch_slurm(const SlurmArguments& arguments) {
   }
   make_directories(folder).take();
   write_file_atomically(script, text).take();
-  fmt::print("run: {}\njob script: {}\noutput: {}\n", run.string(), script.string(), output.string());
+  say("run: {}\njob script: {}\noutput: {}\n", run.string(), script.string(), output.string());
   std::fflush(stdout);
   ::execlp("sbatch", "sbatch", script.c_str(), nullptr);
   throw UserError(fmt::format("cannot start sbatch: {}; --print shows the script", std::strerror(errno)));

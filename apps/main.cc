@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/program_files.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "commands.h"
 #include "complete.h"
 #include "help.h"
@@ -35,7 +36,7 @@ void complain(std::string_view message) {
     message = message.substr(0, message.find(stack));
   }
   // Not fmt::print, which throws if standard error cannot be written: there is nobody left to tell.
-  const std::string line = fmt::format("thinpipe: {}\n", escaped(message));
+  const std::string line = folded(fmt::format("thinpipe: {}\n", escaped(message)), room_of(stderr));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

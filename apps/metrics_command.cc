@@ -6,6 +6,7 @@
 
 #include "base/files.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "commands.h"
 #include "dashboard/metrics_files.h"
 #include "run_folders.h"
@@ -24,7 +25,7 @@ void export_metrics(const MetricsArguments& arguments) {
                     out.string(), name));
   }
   write_file_atomically(out, table ? metrics_csv(run) : metrics_events(run)).take();
-  fmt::print("wrote {}\n", out.string());
+  say("wrote {}\n", out.string());
 }
 
 }  // namespace thinpipe

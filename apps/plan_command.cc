@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/say.h"
 #include "commands.h"
 #include "config/config_file.h"
 #include "config/model_spec.h"
@@ -32,8 +33,7 @@ nlohmann::ordered_json measure(const RunConfig& config, int64_t stage) {
   const auto plan = memory_plan(config, config.data.vocab, stage);
   const auto measured = measure_stage(config, config.data.vocab, stage);
   const auto planned = static_cast<double>(measured_part(plan) + plan.base), peak = static_cast<double>(measured.peak);
-  fmt::print(
-      "stage {} measured: {:.0f} MiB at its peak, {:.0f} MiB before the step; planned {:.0f} MiB without links and "
+  say("stage {} measured: {:.0f} MiB at its peak, {:.0f} MiB before the step; planned {:.0f} MiB without links and "
       "checkpoints, {:.2f} of what was measured; the step took {:.1f} s\n",
       stage, peak / kMiB, static_cast<double>(measured.built) / kMiB, planned / kMiB, planned / peak, measured.step_s);
   return {{"stage", stage}, {"peak_bytes", measured.peak}, {"planned_bytes", planned}, {"step_s", measured.step_s}};
@@ -49,8 +49,8 @@ void plan(const PlanArguments& arguments) {
   const int64_t measured = measures ? stage_to_measure(arguments.measure, config.pipeline.stages) : 0;
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   double all = 0;
-  fmt::print("{:>5} {:>9} {:>13} {:>11} {:>16} {:>14}\n", "stage", "blocks", "parameters", "memory MiB",
-             "checkpoint MiB", "MiB per step");
+  say("{:>5} {:>9} {:>13} {:>11} {:>16} {:>14}\n", "stage", "blocks", "parameters", "memory MiB", "checkpoint MiB",
+      "MiB per step");
   for (int64_t stage = 0; stage < config.pipeline.stages; ++stage) {
     const auto blocks = blocks_of_stage(config, stage);
     double parameters = 0;
@@ -61,8 +61,8 @@ void plan(const PlanArguments& arguments) {
     const auto checkpoint = static_cast<double>(state_bytes(config, vocab, blocks));
     const double sent = static_cast<double>(traffic.sent + traffic.received);
     const auto range = fmt::format("{}-{}", blocks.first + 1, blocks.last);
-    fmt::print("{:>5} {:>9} {:>13.0f} {:>11.0f} {:>16.0f} {:>14.2f}   {}\n", stage, range, parameters,
-               static_cast<double>(memory.total()) / kMiB, checkpoint / kMiB, sent / kMiB, describe(memory));
+    say("{:>5} {:>9} {:>13.0f} {:>11.0f} {:>16.0f} {:>14.2f}   {}\n", stage, range, parameters,
+        static_cast<double>(memory.total()) / kMiB, checkpoint / kMiB, sent / kMiB, describe(memory));
     stages.push_back({{"stage", stage},
                       {"first_block", blocks.first + 1},
                       {"last_block", blocks.last},
@@ -71,11 +71,10 @@ void plan(const PlanArguments& arguments) {
                       {"checkpoint_bytes", checkpoint},
                       {"step_bytes", sent}});
   }
-  fmt::print("{:.0f} trained parameters, {} tokens per step; memory is an upper estimate of what the process takes\n",
-             all, config.train.microbatches * config.train.microbatch * config.train.seq_len);
+  say("{:.0f} trained parameters, {} tokens per step; memory is an upper estimate of what the process takes\n", all,
+      config.train.microbatches * config.train.microbatch * config.train.seq_len);
   if (config.checkpoint.mode == CheckpointMode::kAuto) {
-    fmt::print(
-        "checkpoint.mode = \"auto\": where twice as much is free, a stage takes its checkpoint's size more for a copy; "
+    say("checkpoint.mode = \"auto\": where twice as much is free, a stage takes its checkpoint's size more for a copy; "
         "\"sync\" never does\n");
   }
   nlohmann::ordered_json json{{"parameters", all}, {"stages", stages}};

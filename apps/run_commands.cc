@@ -1,5 +1,6 @@
 // Commands that look at runs or talk to their coordinators, without libtorch: runs, show, status, pause, resume,
 // invite, kick, unkick, rm.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <grpcpp/client_context.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -18,6 +20,7 @@
 #include "base/files.h"
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"
@@ -67,10 +70,6 @@ void call_coordinator(const std::filesystem::path& run, const Call& make) {
   call(operator_access(run, place.value().address), run.string(), make);
 }
 
-std::string rate_text(double bits_per_s) {
-  return bits_per_s >= 1 && bits_per_s < 1e15 ? format_rate(static_cast<uint64_t>(bits_per_s)) : "an unknown rate";
-}
-
 void send_control(const std::string& name, control::ControlRequest::What what, const std::string& peer = "") {
   const auto run = find_run(name).take();
   control::ControlRequest request;
@@ -78,7 +77,7 @@ void send_control(const std::string& name, control::ControlRequest::What what, c
   request.set_peer(peer);
   control::ControlReply reply;
   call_coordinator(run, [&](auto& stub, auto* context) { return stub.Control(context, request, &reply); });
-  fmt::print("{}\n", reply.said());
+  say("{}\n", reply.said());
 }
 
 int64_t lifetime_s(const std::string& text) {
@@ -88,13 +87,40 @@ int64_t lifetime_s(const std::string& text) {
   return seconds;
 }
 
+// On a narrow terminal without what is missed least: its size, then the time, then the corpus.
+std::string line_of(const RunSummary& run, size_t widest, size_t room) {
+  std::vector<std::string> parts{fmt::format("{:<{}}", run.name, widest),
+                                 progress_text(run),
+                                 one_line(run.corpus),
+                                 run.changed,
+                                 format_size(run.bytes),
+                                 run.state};
+  auto line = fmt::format("{}", fmt::join(parts, "  "));
+  for (const size_t part : {4, 3, 2}) {
+    if (line.size() <= room) break;
+    parts.erase(parts.begin() + static_cast<ptrdiff_t>(part));
+    line = fmt::format("{}", fmt::join(parts, "  "));
+  }
+  return folded(line, room);
+}
+
+// "17:05:31", or "2026-01-31 17:05" of another day: local time, from that of an event.
+std::string local_time(const std::string& utc) {
+  std::tm parts{};
+  if (::strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts) == nullptr) return one_line(utc);
+  const auto then = fmt::localtime(::timegm(&parts));
+  const auto now = fmt::localtime(std::time(nullptr));
+  const bool today = then.tm_year == now.tm_year && then.tm_yday == now.tm_yday;
+  return today ? fmt::format("{:%H:%M:%S}", then) : fmt::format("{:%Y-%m-%d %H:%M}", then);
+}
+
 }  // namespace
 
 void list_runs(const Shown& shown) {
   if (shown.watch) return watch([&] { list_runs({.json = shown.json}); });
   const auto runs = known_runs();
   const auto joined = joined_runs();
-  if (runs.empty() && joined.empty()) fmt::print("no runs yet; `thinpipe train` starts one\n");
+  if (runs.empty() && joined.empty()) say("no runs yet; `thinpipe train` starts one\n");
   std::vector<RunSummary> summaries;
   size_t widest = 0;
   for (const auto& run : runs) {
@@ -103,12 +129,11 @@ void list_runs(const Shown& shown) {
   }
   auto list = nlohmann::ordered_json::array();
   for (const auto& run : summaries) {
-    fmt::print("{:<{}}  {}  {}  {}  {}  {}\n", run.name, widest, progress_text(run), one_line(run.corpus), run.changed,
-               format_size(run.bytes), run.state);
+    fmt::print("{}\n", line_of(run, widest, room_of(stdout)));
     list.push_back(json_of(run));
   }
   for (const auto& run : joined) {
-    fmt::print("{}", joined_text(run));
+    say("{}", joined_text(run));
     list.push_back(json_of(run));
   }
   if (shown.json) fmt::print("{}\n", list.dump());
@@ -119,28 +144,27 @@ void show_run(const std::string& name, const Shown& shown) {
   const auto run = find_run(name).take();
   const auto config = load_config(run / "config.toml");
   const auto summary = summary_of(run);
-  fmt::print("run: {}\n", run.string());
-  fmt::print("state: {}\n", summary.state);
-  fmt::print("corpus: {}\n", one_line(summary.corpus));
-  fmt::print("model: {}, d = {}, {} blocks in {} stage(s)\n", config.model.is_subspace() ? "subspace" : "dense",
-             config.model.d, config.model.blocks, config.pipeline.stages);
+  say("run: {}\n", run.string());
+  say("state: {}\n", summary.state);
+  say("corpus: {}\n", one_line(summary.corpus));
+  say("model: {}, d = {}, {} blocks in {}\n", config.model.is_subspace() ? "subspace" : "dense", config.model.d,
+      config.model.blocks, counted(config.pipeline.stages, "stage"));
   if (const auto origin = read_file(run / "origin.txt"))
-    fmt::print("origin: {}\n", one_line(origin.value().substr(0, origin.value().find('\n'))));
+    say("origin: {}\n", one_line(origin.value().substr(0, origin.value().find('\n'))));
   std::error_code ignored;
   if (const auto& hash = config.model.table; !hash.empty()) {
     const auto table = table_path(run, hash);
     const auto bytes = std::filesystem::file_size(table, ignored);
-    fmt::print("token table: {} ({})\n", table.string(), ignored ? "missing" : format_size(bytes));
+    say("token table: {:.12}... ({})\n", hash, ignored ? "missing" : format_size(bytes));
   }
-  fmt::print("progress: {}, last changed {}\n", progress_text(summary), summary.changed);
+  say("progress: {}, last changed {}\n", progress_text(summary), summary.changed);
   std::set<int64_t> steps;
   for (const auto& id : checkpoints_of(run).take()) steps.insert(id.step);
-  fmt::print("checkpoints of steps: {}\n", steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")));
+  say("checkpoints of steps: {}\n", steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")));
   if (std::filesystem::exists(run / "model.safetensors", ignored)) {
-    fmt::print("weights: {} ({})\n", (run / "model.safetensors").string(),
-               format_size(std::filesystem::file_size(run / "model.safetensors")));
+    say("weights: model.safetensors ({})\n", format_size(std::filesystem::file_size(run / "model.safetensors")));
   }
-  fmt::print("size: {}\n", format_size(summary.bytes));
+  say("size: {}\n", format_size(summary.bytes));
   if (!shown.json) return;
   auto object = json_of(summary);
   object["checkpoints"] = steps;
@@ -157,16 +181,16 @@ void remove_run(const std::string& name, bool yes) {
   const auto what = fmt::format("{} ({}, {})", run.string(), progress_text(summary), format_size(summary.bytes));
   if (!yes) {
     if (::isatty(STDIN_FILENO) == 0) throw UserError(fmt::format("{}: give --yes to remove it for good", what));
-    fmt::print("remove {} for good? [y/N] ", what);
+    say("remove {} for good? [y/N] ", what);
     std::fflush(stdout);
     std::string answer;
     if (!std::getline(std::cin, answer) || (answer != "y" && answer != "yes")) {
-      fmt::print("it stays\n");
+      say("it stays\n");
       return;
     }
   }
   remove_tree(run).take();
-  fmt::print("removed {}\n", what);
+  say("removed {}\n", what);
 }
 
 namespace {
@@ -179,15 +203,15 @@ nlohmann::ordered_json print_members(const control::RunStatus& status, int64_t s
   auto json = nlohmann::ordered_json::array();
   int64_t next = 0;
   const auto print_empty = [&](int64_t until) {
-    for (; next < until; ++next) fmt::print("  {:<10} nobody\n", fmt::format("stage {}", next));
+    for (; next < until; ++next) say("  {:<10} nobody\n", fmt::format("stage {}", next));
   };
   for (const auto& member : members) {
     print_empty(std::min(place(member), stages));
     if (member.has_seat()) next = std::max(next, std::min(place(member), stages) + 1);
-    fmt::print("  {:<10} {:<16} {:<22} {}\n",
-               member.has_seat() ? fmt::format("stage {}", member.seat().stage()) : std::string("waits"),
-               one_line(member.peer()), one_line(member.address()),
-               member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
+    say("  {:<10} {:<16} {:<22} {}\n",
+        member.has_seat() ? fmt::format("stage {}", member.seat().stage()) : std::string("waits"),
+        one_line(member.peer()), one_line(member.address()),
+        member.connected() ? fmt::format("heard {:.1f} s ago", member.heard_s_ago()) : "away");
     json.push_back({{"peer", member.peer()},
                     {"stage", member.has_seat() ? member.seat().stage() : -1},
                     {"connected", member.connected()}});
@@ -204,7 +228,7 @@ nlohmann::ordered_json print_links(const control::RunStatus& status) {
       facts = fmt::format("; round trip {:.1f} ms, {} there, {} back", 1e3 * link.facts().round_trip_s(),
                           rate_text(link.facts().up_bits_per_s()), rate_text(link.facts().down_bits_per_s()));
     }
-    fmt::print("  stages {} and {}: {}{}\n", link.boundary(), link.boundary() + 1, one_line(link.way()), facts);
+    say("  stages {} and {}: {}{}\n", link.boundary(), link.boundary() + 1, one_line(link.way()), facts);
     json.push_back({{"boundary", link.boundary()},
                     {"way", link.way()},
                     {"round_trip_s", link.facts().round_trip_s()},
@@ -221,21 +245,22 @@ namespace {
 // validation_loss, left_s: as the run's files have it, if they are here.
 void print_status(const control::RunStatus& status, int64_t stages, const std::optional<double>& validation_loss,
                   const std::optional<double>& left_s, const nlohmann::ordered_json& more, bool json) {
-  fmt::print("{}: step {}/{}, epoch {}; {}\n", one_line(status.phase()), status.step(), status.steps(), status.epoch(),
-             one_line(status.why()));
-  if (status.paused() && status.phase() != "paused") fmt::print("the run is paused\n");
+  // A number of the epoch stands in `why` already where that is about it.
+  const auto why = one_line(status.why());
+  say("{}: step {} of {}{}; {}\n", one_line(status.phase()), status.step(), status.steps(),
+      why.starts_with("epoch ") ? "" : fmt::format(", epoch {}", status.epoch()), why);
+  if (status.paused() && status.phase() != "paused") say("the run is paused\n");
   if (status.step() > 0)
-    fmt::print("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
-  if (validation_loss) fmt::print("validation loss {:.4f}\n", *validation_loss);
-  if (left_s) fmt::print("time left: about {}\n", left_text(*left_s));
-  fmt::print("last checkpoint: {}\n",
-             status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
+    say("loss {:.4f}; stages waited {:.0f} % of the step\n", status.loss(), 100 * status.wait_share());
+  if (validation_loss) say("validation loss {:.4f}\n", *validation_loss);
+  if (left_s) say("time left: about {}\n", left_text(*left_s));
+  say("last checkpoint: {}\n", status.manifest_step() < 0 ? "none" : fmt::format("step {}", status.manifest_step()));
   const auto members = print_members(status, stages);
   const auto links = print_links(status);
   constexpr int kShownEvents = 8;
   for (int i = std::max(0, status.events_size() - kShownEvents); i < status.events_size(); ++i) {
     const auto& event = status.events(i);
-    fmt::print("  {} {}: {}\n", one_line(event.time()), one_line(event.kind()), one_line(event.text()));
+    say("  {} {}: {}\n", local_time(event.time()), one_line(event.kind()), one_line(event.text()));
   }
   if (!json) return;
   nlohmann::ordered_json object = {{"phase", status.phase()},
@@ -251,7 +276,7 @@ void print_status(const control::RunStatus& status, int64_t stages, const std::o
 
 // A run of somebody else: asks its coordinator with this machine's own certificate.
 void print_joined_status(const JoinedFolder& run, bool json) {
-  fmt::print("{}", joined_text(run));
+  say("{}", joined_text(run));
   std::fflush(stdout);
   control::RunStatus status;
   call(coordinator_access(run.joined.addresses, run.folder / "identity"), joined_name(run),
@@ -276,7 +301,7 @@ void print_status(const std::string& name, const Shown& shown) {
   control::RunStatus status;
   call_coordinator(run, [&](auto& stub, auto* context) { return stub.GetStatus(context, {}, &status); });
   const auto summary = summary_of(run);
-  fmt::print("run: {}\n{}", run.string(), limits_line(run));
+  say("run: {}\n{}", run.string(), limits_line(run));
   print_status(status, load_config(run / "config.toml").pipeline.stages, summary.validation_loss, summary.left_s,
                {{"validation_loss", json_of(summary)["validation_loss"]},
                 {"eta_s", json_of(summary)["eta_s"]},
@@ -306,19 +331,19 @@ void invite(const InviteArguments& arguments) {
   if (request.what() == control::InviteRequest::CREATE) {
     fmt::print("{}\n", reply.text());
     if (::isatty(STDOUT_FILENO) != 0) {
-      fmt::print(
-          stderr,
+      const auto whom = arguments.uses == 1 ? "one machine" : fmt::format("{} machines", arguments.uses);
+      const auto how = fmt::format(
           "\nThis line lets {} join the run within {}. Send it over a channel that you trust. On the other machine:\n"
-          "  ./thinpipe join <the line>\nTo revoke it: thinpipe invite --revoke {}\n",
-          arguments.uses == 1 ? "one machine" : fmt::format("{} machines", arguments.uses), arguments.expires,
-          reply.id());
+          "  thinpipe join LINE\nTo revoke it: thinpipe invite --revoke {}\n",
+          whom, arguments.expires, reply.id());
+      fmt::print(stderr, "{}", folded(how, room_of(stderr)));
     }
     return;
   }
-  if (reply.invites().empty()) fmt::print("no invites yet\n");
+  if (reply.invites().empty()) say("no invites yet\n");
   for (const auto& line : reply.invites()) {
-    fmt::print("{}  {} use(s) left  until {}  {}{}\n", line.id(), line.uses_left(), line.expires(), line.state(),
-               line.note().empty() ? "" : "  # " + line.note());
+    say("{}  {} left  until {}  {}{}\n", line.id(), counted(line.uses_left(), "use"), line.expires(), line.state(),
+        line.note().empty() ? "" : "  # " + line.note());
   }
 }
 

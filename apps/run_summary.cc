@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "config/config_file.h"
 #include "run/guest.h"
@@ -154,10 +155,10 @@ std::string joined_name(const JoinedFolder& run) {
 
 std::string joined_text(const JoinedFolder& run) {
   const auto& joined = run.joined;
-  const auto line = fmt::format("{}  step {}/{}  joined as {}{}: {} step(s), {} tokens, {} sent, {} received  {}\n",
+  const auto line = fmt::format("{}  step {}/{}  joined as {}{}: {}, {} tokens, {} sent, {} received  {}\n",
                                 joined_name(run), joined.step, joined.steps, joined.peer,
                                 joined.stage < 0 ? "" : fmt::format(", stage {} of {}", joined.stage, joined.stages),
-                                joined.steps_here, joined.tokens_here, format_size(joined.bytes_sent),
+                                counted(joined.steps_here, "step"), joined.tokens_here, format_size(joined.bytes_sent),
                                 format_size(joined.bytes_received), state_of(run));
   return line + limits_line(run.folder);
 }

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "boundary/boundary.h"
 #include "commands.h"
 #include "config/config_file.h"
@@ -27,11 +28,10 @@
 #include "run/run_view.h"
 #include "run/worker/worker.h"
 #include "run_folders.h"
+#include "text_argument.h"
 
 namespace thinpipe {
 namespace {
-
-constexpr auto kDashboardStart = std::chrono::seconds(5);
 
 // What the organiser sees besides the log: addresses, who is missing, the step line, and in the end how to go on.
 class ServeScreen {
@@ -40,12 +40,10 @@ class ServeScreen {
       : folder_(std::move(folder)), arguments_(arguments), wish_(wish) {}
 
   void ready(const std::vector<std::string>& addresses) {
-    fmt::print("serving at {}\nto let machines join: thinpipe invite {}\n", fmt::join(addresses, ", "), name_);
+    say("serving at {}\nto let machines join: thinpipe invite {}\n", fmt::join(addresses, ", "), name_);
     std::fflush(stdout);
     const auto program = std::filesystem::read_symlink("/proc/self/exe");
     dashboard_.emplace(program, folder_, wish_);
-    if (const auto text = dashboard_->first_news(clock_, kDashboardStart)) fmt::print("{}\n", *text);
-    std::fflush(stdout);
     if (arguments_.join) host_ = HostChild::start(program, folder_, arguments_.listen).take();
   }
 
@@ -57,34 +55,38 @@ class ServeScreen {
       view_.emplace(load_config(folder_ / "config.toml"), status.step(), audience, stdout, ::isatty(STDOUT_FILENO) != 0,
                     clock_);
     }
+    if (const auto text = dashboard_ ? dashboard_->news() : std::nullopt) view_->note(*text);
     if (const auto text = host_ ? host_->news() : std::nullopt) view_->note(*text);
     view_->show(status);
   }
 
-  void stopping() {
-    const std::string text = "stopping: a checkpoint is written first; ctrl-C again stops at once";
-    if (view_) return view_->note(text);
-    fmt::print("{}\n", text);
-    std::fflush(stdout);
-  }
+  void stopping() { tell("stopping: a checkpoint is written first; ctrl-C again stops at once"); }
 
   void ended() {
-    view_.reset();  // ends the step line
     const auto outcome = read_outcome(folder_);
-    if (!outcome || outcome.value().failed) return;
-    const auto& end = outcome.value();
-    if (end.complete) {
-      fmt::print("all {} steps are done; validation loss {:.4f}; try: thinpipe generate {}\n", end.step,
-                 end.validation_loss, name_);
-    } else {
-      fmt::print(
-          "stopped after step {}; machines that have joined wait for it; to go on from the checkpoint of step {}: "
-          "thinpipe serve --run {}{}\n",
-          end.step, end.manifest_step, name_, arguments_.join ? " --join" : "");
+    const bool ok = outcome && !outcome.value().failed;
+    if (ok && outcome.value().complete) {
+      const auto& end = outcome.value();
+      // In the place of the last line, which may be about the validation pass.
+      tell(fmt::format("all {} steps are done; validation loss {:.4f}; try: thinpipe generate {}", end.step,
+                       end.validation_loss, name_));
+    }
+    view_.reset();  // ends the step line
+    if (ok && !outcome.value().complete) {
+      const auto& end = outcome.value();
+      say("stopped after step {}; machines that have joined wait for it; to go on from the checkpoint of step {}:\n",
+          end.step, end.manifest_step);
+      fmt::print("  thinpipe serve --run {}{}\n", name_, arguments_.join ? " --join" : "");
     }
   }
 
  private:
+  void tell(const std::string& text) {
+    if (view_) return view_->note(text);
+    say("{}\n", text);
+    std::fflush(stdout);
+  }
+
   const std::filesystem::path folder_;
   const ServeArguments& arguments_;
   const DashboardWish& wish_;
@@ -97,7 +99,8 @@ class ServeScreen {
 
 }  // namespace
 
-void serve(const ServeArguments& arguments) {
+void serve(const ServeArguments& given) {
+  auto arguments = given;
   // Before any thread is started, because threads inherit the mask.
   sigset_t signals;
   sigemptyset(&signals);
@@ -119,20 +122,24 @@ void serve(const ServeArguments& arguments) {
       const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
       (void)corpus_of_run(folder, wanted.data, data_dir());
       if (const auto changed = change_run(folder, arguments.overrides); !changed.note.empty()) {
-        fmt::print("{}\n", changed.note);
+        say("{}\n", changed.note);
       }
     }
   } else {
     // Machines have real links between them, so none is emulated by default.
     const std::vector<std::string> defaults{"link.rate=unlimited"};
+    if (is_text(arguments.config)) {
+      take_text_argument(arguments.config, arguments.overrides);
+      fit_vocabulary(arguments.overrides, arguments.overrides, ::isatty(STDOUT_FILENO) == 1);
+    }
     const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides, defaults)
                                                  : load_config(arguments.config, arguments.overrides, defaults);
     check_boundary(config);
     made.emplace(NewRunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), config).take());
     folder = made->path();
     bring_table(folder, config, std::filesystem::path(arguments.config).parent_path()).take();
-    if (const auto limit = export_limit(config); !limit.empty()) fmt::print("note: {}\n", limit);
-    fmt::print("run: {}\n", folder.string());
+    if (const auto limit = export_limit(config); !limit.empty()) say("note: {}\n", limit);
+    say("run: {}\n", folder.string());
     std::fflush(stdout);
   }
   ServeOptions options;

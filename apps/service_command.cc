@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "commands.h"
 #include "net/invite.h"
 #include "run/run_files.h"
@@ -96,7 +97,7 @@ void install_service(const ServiceArguments& arguments) {
         fmt::format("{}: systemd starts no program whose path has quotes or backslashes", unit.program.string()));
   }
   if (arguments.print) {
-    fmt::print("{}", unit_text(unit));
+    say("{}", unit_text(unit));
     return;
   }
   make_directories(folder).take();
@@ -110,8 +111,7 @@ void install_service(const ServiceArguments& arguments) {
     throw UserError(
         fmt::format("{} is written, but systemctl could not start it: see above", (user_units() / name).string()));
   }
-  fmt::print(
-      "installed and started {0}\n"
+  say("installed and started {0}\n"
       "it runs while you are logged in; to let it run from the start of the machine on: loginctl enable-linger\n"
       "its log: journalctl --user -u {0}\n",
       name);
@@ -130,23 +130,23 @@ void remove_service(const std::string& run) {
         fmt::format("there are {} services; name the run of one: thinpipe service status lists them", units.size()));
   }
   const auto& unit = units.front();
-  fmt::print("stopping {}: it leaves after a checkpoint\n", unit);
+  say("stopping {}: it leaves after a checkpoint\n", unit);
   std::fflush(stdout);
   (void)systemctl("disable --now " + unit);
   remove_tree(user_units() / unit).take();
   if (const auto folder = folder_of_unit(unit); !folder.empty()) remove_tree(invite_file(folder)).take();
   (void)systemctl("daemon-reload");
-  fmt::print("removed {}; this machine's files of the run stay\n", unit);
+  say("removed {}; this machine's files of the run stay\n", unit);
 }
 
 void print_services() {
   refuse_without_systemd();
   const auto units = installed_units();
-  if (units.empty()) fmt::print("no service is installed; thinpipe service install INVITE installs one\n");
+  if (units.empty()) say("no service is installed; thinpipe service install INVITE installs one\n");
   for (const auto& unit : units) {
-    fmt::print("{}\n", unit);
+    say("{}\n", unit);
     const auto folder = folder_of_unit(unit);
-    if (!folder.empty()) fmt::print("{}", part_in(folder));
+    if (!folder.empty()) say("{}", part_in(folder));
     std::fflush(stdout);
     (void)systemctl("status --lines=3 " + unit);
   }

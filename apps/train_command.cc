@@ -9,6 +9,7 @@
 #include "after_training.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "boundary/boundary.h"
 #include "commands.h"
@@ -34,6 +35,7 @@
 #include "run_folders.h"
 #include "store/safetensors.h"
 #include "text/prepare.h"
+#include "text_argument.h"
 #include "train_from.h"
 
 namespace thinpipe {
@@ -48,57 +50,16 @@ std::vector<std::string> overrides_in(const TrainArguments& arguments) {
   return overrides;
 }
 
-// `train book.txt`: the argument is the text to train on, and there is no config.
-bool is_text(const std::string& argument) {
-  return !argument.empty() && std::filesystem::path(argument).extension() != ".toml";
-}
-
-bool sets(const std::vector<std::string>& overrides, std::string_view key) {
-  return std::any_of(overrides.begin(), overrides.end(),
-                     [&](const std::string& text) { return std::string_view(text).substr(0, text.find('=')) == key; });
-}
-
-// A config whose name lacks the ending would otherwise be learned as text.
-void refuse_unnamed_config(const std::string& path) {
-  std::error_code code;
-  if (!std::filesystem::is_regular_file(path, code) || std::filesystem::file_size(path, code) == 0) return;
-  try {
-    (void)load_config(path);
-  } catch (const UserError&) {
-    return;
-  }
-  throw UserError(
-      fmt::format("{} is a config: rename it to {}.toml; other names stand for text to train on", path, path));
-}
-
-// The arguments with a text in the place of the config: --set data.corpus says the same.
+// The same arguments with a text in the place of the config.
 TrainArguments with_text(TrainArguments arguments) {
-  refuse_unnamed_config(arguments.config);
-  if (sets(arguments.overrides, "data.corpus")) {
-    throw UserError(
-        fmt::format("--set data.corpus: {} is the text to train on already; give one of the two", arguments.config));
-  }
-  arguments.overrides.push_back("data.corpus=" + toml_text(arguments.config));
-  arguments.config.clear();
+  take_text_argument(arguments.config, arguments.overrides);
   return arguments;
 }
 
 // The arguments with which the default model trains on the text that they name.
 TrainArguments for_text(const TrainArguments& given, bool live) {
   auto arguments = with_text(given);
-  auto& overrides = arguments.overrides;
-  if (sets(overrides, "data.vocab") || sets(overrides, "data.tokenizer")) return arguments;
-  const auto data = parse_config("", "the command line", overrides_in(arguments)).data;
-  const auto vocab = [&] {
-    const SystemClock clock;
-    PrepareLine line(stdout, live, clock);
-    return vocab_for_text(data, std::ref(line));
-  }();
-  if (vocab != data.vocab) {
-    fmt::print("vocabulary: {} pieces instead of {}, to fit this text; --set data.vocab=N chooses another number\n",
-               vocab, data.vocab);
-    overrides.push_back(fmt::format("data.vocab={}", vocab));
-  }
+  fit_vocabulary(arguments.overrides, overrides_in(arguments), live);
   return arguments;
 }
 
@@ -144,7 +105,8 @@ void refuse_limits_elsewhere(const GuestOptions& options) {
 
 std::string model_line(const RunConfig& config) {
   const auto& model = config.model;
-  const auto stages = fmt::format("d = {}, {} blocks in {} stage(s)", model.d, model.blocks, config.pipeline.stages);
+  const auto stages =
+      fmt::format("d = {}, {} blocks in {}", model.d, model.blocks, counted(config.pipeline.stages, "stage"));
   const auto pack = to_string(config.boundary.pack);
   if (!model.is_subspace()) return fmt::format("dense, {}, x sent as {}", stages, pack);
   return fmt::format("subspace, {}, {} coordinates per token sent as {}", stages, model.subspace.rank, pack);
@@ -158,13 +120,12 @@ PreparedCorpus prepared(const RunConfig& config, bool live) {
 
 void introduce(const RunConfig& config, const PreparedCorpus& corpus, const std::filesystem::path& folder) {
   const auto& manifest = corpus.manifest;
-  fmt::print("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
-             config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab,
-             manifest.train_unigram_entropy);
-  if (const auto line = invalid_line(config.data, corpus.invalid); !line.empty()) fmt::print("{}\n", line);
-  fmt::print("model: {}\n", model_line(config));
-  if (const auto limit = export_limit(config); !limit.empty()) fmt::print("note: {}\n", limit);
-  fmt::print("run: {}\n", folder.string());
+  say("corpus: {} ({} training tokens, {} validation; vocabulary {}; unigram entropy {:.4f} nats/token)\n",
+      config.data.corpus, manifest.train.tokens, manifest.val.tokens, corpus.vocab, manifest.train_unigram_entropy);
+  if (const auto line = invalid_line(config.data, corpus.invalid); !line.empty()) say("{}\n", line);
+  say("model: {}\n", model_line(config));
+  if (const auto limit = export_limit(config); !limit.empty()) say("note: {}\n", limit);
+  say("run: {}\n", folder.string());
   std::fflush(stdout);
 }
 
@@ -178,20 +139,20 @@ void conclude(const RunConfig& config, const PreparedCorpus& corpus, const std::
   const auto text = [](Duration time) {
     return format_duration(std::chrono::duration_cast<std::chrono::seconds>(time));
   };
-  fmt::print("trained {} parameters for {} steps in {}{}\n", parameters, steps, text(took.before + took.now),
-             took.before > Duration{} ? fmt::format(", {} of it since it was resumed", text(took.now)) : "");
+  say("trained {} parameters for {} steps in {}{}\n", parameters, steps, text(took.before + took.now),
+      took.before > Duration{} ? fmt::format(", {} of it since it was resumed", text(took.now)) : "");
   if (!std::isfinite(validation_loss)) {
     throw UserError(
         fmt::format("the final validation loss is not finite, so the weights in {} are useless; lower optim.lr ({}) or "
                     "raise optim.warmup ({})",
                     folder.string(), config.optim.lr, config.optim.warmup));
   }
-  fmt::print("validation loss {:.4f} nats/token; unigram entropy {:.4f}\n", validation_loss,
-             corpus.manifest.train_unigram_entropy);
+  say("validation loss {:.4f} nats/token; unigram entropy {:.4f}\n", validation_loss,
+      corpus.manifest.train_unigram_entropy);
   std::fflush(stdout);
-  fmt::print("{}\n", sample_line(folder, corpus));
+  say("{}\n", sample_line(folder, corpus));
   std::error_code ignored;
-  fmt::print("{}", next_commands(folder, config, std::filesystem::exists(folder / "run.sqlite", ignored)));
+  say("{}", next_commands(folder, config, std::filesystem::exists(folder / "run.sqlite", ignored)));
 }
 
 std::filesystem::path folder_of_config(const TrainArguments& arguments) {
@@ -251,8 +212,8 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
                        bool live, const DashboardWish& dashboard, const RemoteRun& remote, const GuestLimits& limits) {
   const auto before = trained_time(folder / "timing.jsonl");
   introduce(config, corpus, folder);
-  fmt::print("stages: {}, links of {} with {} delay\n", place_of_stages(remote, config.pipeline.stages),
-             config.link.rate, config.link.delay);
+  say("stages: {}, links of {} with {} delay\n", place_of_stages(remote, config.pipeline.stages), config.link.rate,
+      config.link.delay);
   std::fflush(stdout);
   const SystemClock clock;
   const auto start = clock.now();
@@ -263,8 +224,8 @@ int train_as_processes(const std::filesystem::path& folder, const RunConfig& con
              {before, clock.now() - start}, end.validation_loss);
     return 0;
   }
-  fmt::print("stopped after step {}; to resume from the checkpoint of step {}: thinpipe train --resume {}{}\n",
-             end.step, end.manifest_step, folder.string(), how_to_name(remote));
+  say("stopped after step {}; to resume from the checkpoint of step {}:\n", end.step, end.manifest_step);
+  fmt::print("  thinpipe train --resume {}{}\n", argument_of(folder), how_to_name(remote));
   return 130;
 }
 
@@ -302,7 +263,7 @@ int resume(const TrainArguments& arguments, const std::filesystem::path& folder,
   const CorpusBatches checked(corpus, wanted.train);
   keep_guest_options(folder, guest).take();
   const auto changed = change_run(folder, overrides);
-  if (!changed.note.empty()) fmt::print("{}\n", changed.note);
+  if (!changed.note.empty()) say("{}\n", changed.note);
   return train_as_processes(folder, changed.config, corpus, live, wish_in(arguments), remote, limits);
 }
 
@@ -331,8 +292,7 @@ int begin_from(const TrainArguments& given, const GuestLimits& limits, bool live
   const CorpusBatches checked(run.corpus, run.config.train);
   const auto folder = begin_with_weights(run, folder_for_new_run(arguments.name, arguments.run_dir).take());
   keep_guest_options(folder, arguments.guest).take();
-  fmt::print("weights: from {}; the optimizer's moments begin at zero, the learning rate with its warm-up\n",
-             run.model.title);
+  say("weights: from {}; the optimizer's moments begin at zero, the learning rate with its warm-up\n", run.model.title);
   return train_as_processes(folder, load_config(folder / "config.toml"), run.corpus, live, wish_in(arguments), remote,
                             limits);
 }

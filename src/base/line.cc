@@ -1,12 +1,13 @@
 #include "base/line.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <mutex>
 #include <utility>
 #include <vector>
+
+#include "base/say.h"
 
 namespace thinpipe {
 namespace {
@@ -14,7 +15,6 @@ namespace {
 // A terminal can be rewritten often; a log file should stay readable.
 constexpr Duration kLiveEvery = std::chrono::milliseconds(100);
 constexpr Duration kPlainEvery = std::chrono::seconds(5);
-constexpr size_t kUsualColumns = 80;
 
 // One terminal per process: guards what is on it.
 std::mutex terminal_mutex;
@@ -141,13 +141,7 @@ LiveLine::~LiveLine() {
 
 bool LiveLine::is_due() const { return !last_ || clock_.now() - *last_ >= (live_ ? kLiveEvery : kPlainEvery); }
 
-size_t LiveLine::room() const {
-  if (!live_) return std::string::npos;
-  winsize size{};
-  const bool known = ::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  // Some terminals wrap when the last column is written.
-  return known ? size.ws_col - size_t{1} : kUsualColumns - 1;
-}
+size_t LiveLine::room() const { return live_ ? room_of_terminal(out_) : std::string::npos; }
 
 void LiveLine::show(std::string_view text) {
   const std::lock_guard lock(terminal_mutex);
@@ -160,7 +154,7 @@ void LiveLine::show(std::string_view text) {
 void LiveLine::note(std::string_view text) {
   const std::lock_guard lock(terminal_mutex);
   erase();
-  fmt::print(out_, "{}\n", text);
+  fmt::print(out_, "{}\n", folded(text, room()));
   std::fflush(out_);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/line.h"
 #include "base/result.h"
+#include "base/say.h"
 
 namespace thinpipe {
 namespace {
@@ -14,7 +15,12 @@ namespace {
 class AboveLiveLine : public spdlog::sinks::stderr_color_sink_mt {
  public:
   void log(const spdlog::details::log_msg& message) override {
-    above_live_line([&] { spdlog::sinks::stderr_color_sink_mt::log(message); });
+    // "12:34:56.789 info " stands before it.
+    const size_t before = 14 + spdlog::level::to_string_view(message.level).size();
+    const auto text = folded({message.payload.data(), message.payload.size()}, room_of(stderr), before);
+    auto shown = message;
+    shown.payload = text;
+    above_live_line([&] { spdlog::sinks::stderr_color_sink_mt::log(shown); });
   }
 };
 

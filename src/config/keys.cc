@@ -285,7 +285,7 @@ void add_optim(Table& table) {
       "with AdamW.");
   add("kind", &C::kind, one_of<OptimizerKind>(), "optimizer of the matrices of the blocks");
   add("lr", &C::lr, above(0, 100),
-      "peak learning rate of these matrices; with kind = \"adamw\" or \"row_adamw\", of all parameters");
+      "peak learning rate of the matrices of the blocks; with kind = \"adamw\" or \"row_adamw\", of all parameters");
   add("adamw_lr", &C::adamw_lr, above(0, 100),
       "peak learning rate of the parameters that Muon does not update; used with kind = \"muon\" only");
   add("embedding_lr_scale", &C::embedding_lr_scale, above(0, 1e6),

@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/plot.h"
 #include "base/result.h"
+#include "base/say.h"
 #include "base/units.h"
 #include "dashboard/run_view.h"
 
@@ -154,8 +155,8 @@ std::string run_report(const std::filesystem::path& run_folder) {
                             : fmt::format("{}: {}", now["state"].get<std::string>(), now["why"].get<std::string>()));
   facts += row("steps", fmt::format("{} of {}, {} tokens each", whole(now["step"]), whole(now["steps"]),
                                     whole(run["tokens_per_step"])));
-  facts += row("model", fmt::format("{}, d = {}, {} blocks in {} stage(s)", run["model"].get<std::string>(),
-                                    whole(run["d"]), whole(run["blocks"]), whole(run["stages"])));
+  facts += row("model", fmt::format("{}, d = {}, {} blocks in {}", run["model"].get<std::string>(), whole(run["d"]),
+                                    whole(run["blocks"]), counted(whole(run["stages"]), "stage")));
   facts += row("corpus", run["corpus"]);
   facts += row("training loss", shown(now["loss"], "{:.4f} nats per token"));
   facts += row("validation loss", shown(now["validation_loss"], "{:.4f} nats per token"));

@@ -33,7 +33,7 @@ constexpr size_t kMostBody = 4096;
 constexpr size_t kMostHeaders = 100;
 constexpr auto kRefresh = std::chrono::milliseconds(250);
 constexpr auto kHeartbeat = std::chrono::seconds(15);
-constexpr size_t kTokenBytes = 24;
+constexpr size_t kTokenBytes = 16;  // with them the address fits into 80 columns
 
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/say.h"
 #include "base/units.h"
 #include "plan/placement.h"
 
@@ -19,12 +20,6 @@ std::string mib(uint64_t bytes) { return fmt::format("{} MiB", (bytes + (1 << 20
 std::string seconds_text(double seconds) {
   if (seconds >= 90) return fmt::format("{:.0f} min", seconds / 60);
   return seconds >= 0.1 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} ms", seconds * 1000);
-}
-
-std::string rate_text(double bits_per_s) {
-  if (bits_per_s >= 1e9) return fmt::format("{:.1f} Gbit/s", bits_per_s / 1e9);
-  if (bits_per_s >= 10e6) return fmt::format("{:.0f} Mbit/s", bits_per_s / 1e6);
-  return fmt::format("{:.2g} Mbit/s", bits_per_s / 1e6);
 }
 
 // The coordinator uses the same rule when it assigns stages.
@@ -182,7 +177,7 @@ Verdict verdict(const std::vector<Check>& checks) {
   return worst;
 }
 
-std::string render(const std::vector<Check>& checks) {
+std::string render(const std::vector<Check>& checks, size_t columns) {
   const auto word = [](Verdict verdict) {
     return verdict == Verdict::kOk ? "ok" : verdict == Verdict::kWarning ? "warning" : "no";
   };
@@ -190,8 +185,12 @@ std::string render(const std::vector<Check>& checks) {
   for (const auto& check : checks) widest = std::max(widest, check.name.size());
   std::string out;
   for (const auto& check : checks) {
-    out += fmt::format("{:<7}  {:<{}}  {}\n", word(check.verdict), check.name, widest, check.text);
-    if (!check.remedy.empty()) out += fmt::format("{:<{}}-> {}\n", "", 11 + widest, check.remedy);
+    const size_t before = 11 + widest;
+    out += fmt::format("{:<7}  {:<{}}  {}\n", word(check.verdict), check.name, widest,
+                       folded(check.text, columns, before));
+    if (!check.remedy.empty()) {
+      out += fmt::format("{:<{}}{}\n", "", before, folded("-> " + check.remedy, columns, before));
+    }
   }
   return out;
 }

@@ -55,6 +55,6 @@ Check check_memory_of_run(uint64_t needed, uint64_t available, uint64_t limit = 
 Verdict verdict(const std::vector<Check>& checks);
 
 // One line per check for a terminal, each with "ok", "warning" or "no"; advice stands below its check.
-std::string render(const std::vector<Check>& checks);
+std::string render(const std::vector<Check>& checks, size_t columns = std::string::npos);
 
 }  // namespace thinpipe

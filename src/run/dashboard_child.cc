@@ -58,13 +58,4 @@ std::optional<std::string> DashboardChild::news() {
   return "dashboard: " + place.value().address;
 }
 
-std::optional<std::string> DashboardChild::first_news(const Clock& clock, Duration most) {
-  const auto deadline = clock.now() + most;
-  while (process_ && clock.now() < deadline) {
-    if (auto text = news()) return text;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return std::nullopt;
-}
-
 }  // namespace thinpipe

@@ -26,8 +26,6 @@ class DashboardChild {
 
   // Something to tell the person: where it is, once, or why it is not there. Starts it again if it was killed.
   std::optional<std::string> news();
-  // Waits a moment for the first news.
-  std::optional<std::string> first_news(const Clock& clock, Duration most);
 
  private:
   void start(bool open);

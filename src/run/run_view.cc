@@ -37,9 +37,9 @@ RunView::RunView(const RunConfig& config, int64_t first_step, RunAudience audien
 void RunView::show(const control::RunStatus& status) {
   next_silence_ = {};
   if (!audience_.peer.empty()) show_seat(status);
+  show_steps(status);
   show_pause(status);
   show_wait(status);
-  show_steps(status);
   if (status.windows() > 0) progress_.evaluation(step_, status.windows_done(), status.windows());
 }
 
@@ -72,7 +72,9 @@ void RunView::show_seat(const control::RunStatus& status) {
 }
 
 void RunView::show_pause(const control::RunStatus& status) {
-  if (std::exchange(paused_, status.paused()) == status.paused()) return;
+  // While the phase is "running", the step before the pause is still being computed.
+  const bool paused = status.paused() && status.phase() != "running";
+  if (std::exchange(paused_, paused) == paused) return;
   note(paused_ ? fmt::format("the run is paused: {} of {} steps are done; {}", step_, train_.steps, audience_.to_resume)
                : std::string("the run goes on"));
 }

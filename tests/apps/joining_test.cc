@@ -311,7 +311,7 @@ TEST_F(Joining, CoordinatorThatDies_IsNoticedAndCtrlCLeaves) {
   EXPECT_LT(status.find("stage 0    zoe-"), status.find("stage 1    ann-")) << status;
   EXPECT_EQ(serving->err().find("refused"), std::string::npos)
       << "an ordinary join is no event of that kind: " << serving->err();
-  EXPECT_TRUE(upper->wait_for_output("a subspace model, d = 32, 4 blocks in 2 stage(s); 100000 steps"));
+  EXPECT_TRUE(upper->wait_for_output("a subspace model, d = 32, 4 blocks in 2 stages; 100000 steps"));
   serving->signal(SIGKILL);
   serving->wait();
   EXPECT_TRUE(upper->wait_for_output("the coordinator has not answered for "));
@@ -323,7 +323,7 @@ TEST_F(Joining, CoordinatorThatDies_IsNoticedAndCtrlCLeaves) {
   upper = join("zoe", text, "", local);
   EXPECT_TRUE(upper->wait_for_output("back in the run run as zoe-"));
   EXPECT_TRUE(upper->wait_for_output("; this machine held stage 0 and took part in "));
-  EXPECT_TRUE(upper->wait_for_output("a subspace model, d = 32, 4 blocks in 2 stage(s); 100000 steps"));
+  EXPECT_TRUE(upper->wait_for_output("a subspace model, d = 32, 4 blocks in 2 stages; 100000 steps"));
 }
 
 TEST_F(Joining, ServeThatIsStopped_IsWaitedForAndTheRunEndsTheSame) {

@@ -149,7 +149,7 @@ std::vector<std::string> shown_lines(const std::string& out) {
   return lines;
 }
 
-TEST(Newcomer, StepLineOnANarrowTerminal_FitsIntoOneLine) {
+TEST(Newcomer, LinesOnANarrowTerminal_BreakAtSpacesAndTheStepLineIsOneLine) {
   if (!test::has_pseudo_terminals()) GTEST_SKIP() << "no pseudo-terminals";
   const Program program;
   test::write_small_run(program);
@@ -159,6 +159,9 @@ TEST(Newcomer, StepLineOnANarrowTerminal_FitsIntoOneLine) {
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     int steps = 0;
     for (const auto& line : shown_lines(outcome.out)) {
+      // A path or an address stays whole, so that it can be copied.
+      const size_t last_word = line.size() - (line.rfind(' ') + 1);
+      EXPECT_TRUE(line.size() < columns || last_word > 30) << line;
       if (!line.starts_with("step ")) continue;
       ++steps;
       EXPECT_LT(line.size(), columns) << line;
@@ -166,6 +169,32 @@ TEST(Newcomer, StepLineOnANarrowTerminal_FitsIntoOneLine) {
     }
     EXPECT_GT(steps, 0) << outcome.out;
   }
+}
+
+TEST(Newcomer, ListOfRunsOnANarrowTerminal_HasALineForEach) {
+  if (!test::has_pseudo_terminals()) GTEST_SKIP() << "no pseudo-terminals";
+  const Program program;
+  test::write_tiny_run(program);
+  const auto name = std::string("2026-01-01-00-00-00");
+  ASSERT_EQ(program.run(test::tiny_run({}, {"--run-dir", (program.data() / "runs" / name).string()})).exit_code, 0);
+  const auto wide = program.run({"runs"}, {.terminal = true, .columns = 160}).out;
+  EXPECT_TRUE(has(wide, "  corpus.txt  ") && has(wide, "KiB  complete")) << wide;
+  const auto narrow = program.run({"runs"}, {.terminal = true, .columns = 80}).out;
+  EXPECT_EQ(std::count(narrow.begin(), narrow.end(), '\n'), 1) << narrow;
+  EXPECT_LE(narrow.size(), 80U) << narrow;
+  EXPECT_TRUE(narrow.starts_with(name + "  step 3/3  loss ") && narrow.ends_with("  complete\n")) << narrow;
+}
+
+TEST(Newcomer, ServeWithATextFile_ServesTheDefaultModelOnIt) {
+  if (!test::kTokenises) GTEST_SKIP() << "no tokenizer beside libtorch in a sanitizer's build";
+  const Program program;
+  write_file(program / "my book.txt", test::english(800, 1));
+  RunningProgram serving(program, {"serve", "my book.txt", "--steps", "7", "--listen", "127.0.0.1", "--run-dir", "run",
+                                   "--dashboard", "off"});
+  ASSERT_TRUE(serving.wait_for_output("to let machines join")) << serving.err();
+  EXPECT_TRUE(has(serving.out(), "pieces instead of 4096, to fit this text")) << serving.out();
+  const auto config = read_file(program / "run/config.toml").take();
+  EXPECT_TRUE(has(config, "corpus = \"my book.txt\"") && has(config, "steps = 7\n")) << config;
 }
 
 TEST(Newcomer, RefusedServe_NamesTheCauseAndLeavesNoRun) {

@@ -108,8 +108,8 @@ TEST_F(Processes, CtrlC_StopsWithACheckpointToResumeFrom) {
   EXPECT_EQ(outcome.err, "");
   // Usually not a multiple of checkpoint.every: the current step, not the last one due.
   const auto step = Json::parse(read_file(run / "outcome.json").take()).at("step").get<int64_t>();
-  EXPECT_NE(outcome.out.find(fmt::format("stopped after step {0}; to resume from the checkpoint of step {0}: thinpipe "
-                                         "train --resume {1}\n",
+  EXPECT_NE(outcome.out.find(fmt::format("stopped after step {0}; to resume from the checkpoint of step {0}:\n"
+                                         "  thinpipe train --resume {1}\n",
                                          step, run.string())),
             std::string::npos)
       << outcome.out;

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/say.h"
+
 namespace thinpipe {
 namespace {
 
@@ -70,6 +72,25 @@ std::string printed(bool live, const Use& use) {
   std::string text(data, size);
   std::free(data);
   return text;
+}
+
+TEST(Folded, LongLine_EndsAtASpaceAndTheRestIsIndented) {
+  EXPECT_EQ(folded("one two three four", 9), "one two\n  three\n  four");
+  EXPECT_EQ(folded("  one two three", 9), "  one two\n    three");
+  EXPECT_EQ(folded("one two", 7), "one two");
+  EXPECT_EQ(folded("one two three\nfour\n", 9), "one two\n  three\nfour\n");
+  EXPECT_EQ(folded("one two three", std::string::npos), "one two three");
+}
+
+TEST(Folded, WordThatIsTooLong_StaysWhole) {
+  EXPECT_EQ(folded("see /a/very/long/path now", 9), "see\n  /a/very/long/path\n  now");
+  EXPECT_EQ(folded("/a/very/long/path", 9), "/a/very/long/path");
+}
+
+TEST(Folded, CharactersOfSeveralBytes_CountOnce) { EXPECT_EQ(folded("äöü äöü", 7), "äöü äöü"); }
+
+TEST(Folded, TextBehindAPrefix_IsIndentedBelowIt) {
+  EXPECT_EQ("ok   " + folded("one two three", 12, 5), "ok   one two\n       three");
 }
 
 TEST(LiveLine, IsRewrittenOnATerminalAndPrintedElsewhere) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
+
+#include "base/say.h"
 
 namespace thinpipe {
 namespace {
@@ -89,6 +92,22 @@ TEST(Units, AreWrittenInTheLargestFittingUnit) {
   EXPECT_EQ(format_size(1536), "1.5KiB");
   EXPECT_EQ(format_size(1'572'864), "1.5MiB");
   EXPECT_EQ(format_size(uint64_t{3} << 30), "3GiB");
+}
+
+TEST(RateText, MeasuredRate_HasAFewDigitsAndNoPowersOfTen) {
+  EXPECT_EQ(rate_text(1.33e9), "1.3 Gbit/s");
+  EXPECT_EQ(rate_text(1.333e8), "133 Mbit/s");
+  EXPECT_EQ(rate_text(63'986'000), "64 Mbit/s");
+  EXPECT_EQ(rate_text(2'200'000), "2.2 Mbit/s");
+  EXPECT_EQ(rate_text(300'400), "300 kbit/s");
+  EXPECT_EQ(rate_text(12), "12 bit/s");
+  for (const double odd : {0.0, -1.0, 1e300, std::nan("")}) EXPECT_EQ(rate_text(odd), "an unknown rate");
+}
+
+TEST(Counted, OneAndMany) {
+  EXPECT_EQ(counted(1, "stage"), "1 stage");
+  EXPECT_EQ(counted(4, "stage"), "4 stages");
+  EXPECT_EQ(counted(2, "process"), "2 processes");
 }
 
 TEST(Units, ReadBackWhatTheyWrite) {

@@ -169,7 +169,7 @@ TEST(Dashboard, OffLoopback_ShowsNothingWithoutTheToken) {
 TEST(Dashboard, Token_IsKeptWhereOnlyTheOwnerReadsIt) {
   const MadeUpRun run;
   const auto token = dashboard_token(run.folder());
-  EXPECT_EQ(token.size(), 48);
+  EXPECT_EQ(token.size(), 32);
   EXPECT_EQ(dashboard_token(run.folder()), token);
   struct stat facts {};
   ASSERT_EQ(::stat((run.folder() / "dashboard-token").c_str(), &facts), 0);

@@ -112,6 +112,17 @@ TEST_F(View, Pause_IsSaidOnceAndItsEndToo) {
   EXPECT_EQ(shown(one), "the run goes on\n");
 }
 
+TEST_F(View, PauseDuringAStep_IsSaidWhenThatStepIsDone) {
+  auto one = status("running", 2);
+  shown(one);
+  one.set_paused(true);
+  EXPECT_EQ(shown(one), "");
+  one.set_phase("paused");
+  one.set_step(5);
+  one.set_loss(5.5);
+  EXPECT_NE(shown(one).find("the run is paused: 5 of 10 steps are done; press play\n"), std::string::npos);
+}
+
 TEST_F(View, ImpossibleNumbers_AreBounded) {
   auto one = status("running", 2);
   one.set_step(std::numeric_limits<int64_t>::max());

@@ -5,16 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/say.h"
 #include "base/units.h"
 
 namespace thinpipe {
 namespace {
 
 // Workers measured the rate, so it may be any number.
-std::string rate_text(double bits_per_s) {
-  return bits_per_s >= 1 && bits_per_s < 1e15 ? format_rate(static_cast<uint64_t>(bits_per_s)) : "an unknown rate";
-}
-
 // Asks the book about two neighbours. Turns the probes that it wants into messages.
 std::optional<PathChoice> look_up(PathBook& book, const Member& lower, const Member& upper, TimePoint now,
                                   Effects& probes) {
