@@ -784,3 +784,4 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
 }
 
 }  // namespace thinpipe
+  add_sample(program);

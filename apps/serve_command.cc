@@ -25,6 +25,7 @@
 #include "run/run_changes.h"
 #include "run/run_files.h"
 #include "run/run_view.h"
+#include "run/sample_child.h"
 #include "run/worker/worker.h"
 #include "run_folders.h"
 
@@ -54,10 +55,12 @@ class ServeScreen {
       const RunAudience audience{
           "", fmt::format("for the others: thinpipe invite {} prints a line, and they run: thinpipe join LINE", name_),
           fmt::format("to continue: thinpipe resume {}", name_)};
-      view_.emplace(load_config(folder_ / "config.toml"), status.step(), audience, stdout, ::isatty(STDOUT_FILENO) != 0,
-                    clock_);
+      const auto config = load_config(folder_ / "config.toml");
+      view_.emplace(config, status.step(), audience, stdout, ::isatty(STDOUT_FILENO) != 0, clock_);
+      samples_.emplace(std::filesystem::read_symlink("/proc/self/exe"), folder_, config.train);
     }
     if (const auto text = host_ ? host_->news() : std::nullopt) view_->note(*text);
+    if (const auto text = samples_->tend(status.manifest_step())) view_->note(*text);
     view_->show(status);
   }
 
@@ -76,6 +79,7 @@ class ServeScreen {
     if (end.complete) {
       fmt::print("all {} steps are done; validation loss {:.4f}; try: thinpipe generate {}\n", end.step,
                  end.validation_loss, name_);
+    samples_.reset();
     } else {
       fmt::print(
           "stopped after step {}; machines that have joined wait for it; to go on from the checkpoint of step {}: "
@@ -99,6 +103,7 @@ class ServeScreen {
 
 void serve(const ServeArguments& arguments) {
   // Before any thread is started, because threads inherit the mask.
+  std::optional<SampleChild> samples_;
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

@@ -272,6 +272,8 @@ void add_train(Table& table) {
       "block: keep only the input of each block for the backward pass and compute the rest again, to the same bits; "
       "less memory, more time");
   add("eval_every", &C::eval_every, whole(0, 10'000'000), "steps between validation passes; 0: only at the end");
+  add("sample_every", &C::sample_every, whole(0, 10'000'000),
+      "steps between samples of the model's text, each from the next checkpoint; 0: only at the end");
   add("eval_sequences", &C::eval_sequences, whole(1, 1 << 20),
       "sequences per validation pass; the last pass uses the whole validation split");
 }

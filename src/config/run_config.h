@@ -124,6 +124,7 @@ struct TrainConfig {
   int64_t threads = 0;         // compute threads per stage; 0: one per core
   Recompute recompute = Recompute::kNone;
   int64_t eval_every = 40;      // steps between validation passes; 0: only at the end
+  int64_t sample_every = 40;    // steps between samples of the model's text; 0: only at the end
   int64_t eval_sequences = 64;  // sequences per validation pass; the last pass uses the whole split
 
   bool operator==(const TrainConfig&) const = default;
