@@ -207,6 +207,7 @@ struct JoinArguments {
   bool check_only = false;
   GuestOptions guest;
   bool leave_with_input = false;
+  bool keep_model = false;
 };
 void join(const JoinArguments& arguments);
 // For the run of that invite, else for that config, else for the default model.

@@ -64,6 +64,13 @@ class ServeScreen {
     view_->show(status);
   }
 
+  void keepers(size_t count) {
+    if (count == 0) return;
+    view_.reset();
+    fmt::print("all steps are done; waiting for {} machine(s) that fetch the model; ctrl-C ends that\n", count);
+    std::fflush(stdout);
+  }
+
   void stopping() {
     const std::string text = "stopping: a checkpoint is written first; ctrl-C again stops at once";
     if (view_) return view_->note(text);
@@ -72,6 +79,7 @@ class ServeScreen {
   }
 
   void ended() {
+    samples_.reset();
     view_.reset();  // ends the step line
     const auto outcome = read_outcome(folder_);
     if (!outcome || outcome.value().failed) return;
@@ -79,7 +87,6 @@ class ServeScreen {
     if (end.complete) {
       fmt::print("all {} steps are done; validation loss {:.4f}; try: thinpipe generate {}\n", end.step,
                  end.validation_loss, name_);
-    samples_.reset();
     } else {
       fmt::print(
           "stopped after step {}; machines that have joined wait for it; to go on from the checkpoint of step {}: "
@@ -96,6 +103,7 @@ class ServeScreen {
   const SystemClock clock_;
   std::optional<DashboardChild> dashboard_;
   std::optional<HostChild> host_;
+  std::optional<SampleChild> samples_;
   std::optional<RunView> view_;
 };
 
@@ -103,7 +111,6 @@ class ServeScreen {
 
 void serve(const ServeArguments& arguments) {
   // Before any thread is started, because threads inherit the mask.
-  std::optional<SampleChild> samples_;
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -154,6 +161,7 @@ void serve(const ServeArguments& arguments) {
   if (!arguments.local) {
     options.on_tick = [&](const control::RunStatus& status) { screen.tick(status); };
     options.on_stop = [&] { screen.stopping(); };
+    options.on_keepers = [&](size_t count) { screen.keepers(count); };
   }
   const auto end = serve_run(options);
   if (!arguments.local) screen.ended();

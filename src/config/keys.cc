@@ -418,6 +418,9 @@ void add_cluster(Table& table) {
   add("max_failures", &C::max_failures, whole(1, 1000), "attempts at one step before the run stops");
   add("max_skipped", &C::max_skipped, whole(1, 1'000'000),
       "consecutive steps without a finite loss and gradient norm before the run stops");
+  add("share_model", &C::share_model, truth(),
+      "machines that have joined may fetch the finished model (join --keep-model); false: each sees only its own "
+      "stage");
 }
 
 const Table& table() {

@@ -198,6 +198,7 @@ struct ClusterConfig {
   int64_t lease_s = 15;      // a worker that is silent for this long loses its stage
   int64_t max_failures = 5;  // attempts at one step before the run stops
   int64_t max_skipped = 10;  // steps in a row without a finite loss and norm before the run stops
+  bool share_model = true;   // members may fetch the finished model
 
   bool operator==(const ClusterConfig&) const = default;
 };
