@@ -12,11 +12,14 @@
 #include "base/line.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "config/config_file.h"
 #include "config/model_spec.h"
 #include "models/generator.h"
 #include "models/llama.h"
 #include "models/model_files.h"
+#include "pipeline/run_corpus.h"
 #include "plan/machine.h"
+#include "run/samples.h"
 #include "text/shards.h"
 
 namespace thinpipe {
@@ -24,7 +27,8 @@ namespace {
 
 constexpr int64_t kPromptTokens = 8;
 constexpr int64_t kSampleTokens = 48;
-constexpr Duration kLongestSample = std::chrono::seconds(5);
+constexpr Duration kLongestSample = std::chrono::seconds(5);        // somebody waits for it
+constexpr Duration kLongestQuietSample = std::chrono::seconds(60);  // nobody waits, and training goes first
 constexpr double kLargestSampled = 1 << 30;  // bytes of weights: larger models take too long to load for one line
 
 // Refuses what would take long, or memory that is not there.
@@ -49,9 +53,7 @@ std::vector<int32_t> prompt_tokens(const PreparedCorpus& corpus, const Tokenizer
   return tokens;
 }
 
-std::string sample_of(const std::filesystem::path& run, const PreparedCorpus& corpus) {
-  const auto files = open_run(run, std::nullopt);
-  check_size(files.config);
+std::string sample_of(const ModelFiles& files, const PreparedCorpus& corpus, Duration longest) {
   if (files.context() < 2) throw UserError("its context is one token");
   const auto& tokenizer = files.tokenizer;
   const auto prompt = prompt_tokens(corpus, tokenizer, files.context());
@@ -62,7 +64,7 @@ std::string sample_of(const std::filesystem::path& run, const PreparedCorpus& co
   TokenPicker picker(PickOptions{});
   TextStream stream(tokenizer, prompt);
   const SystemClock clock;
-  const auto end = clock.now() + kLongestSample;
+  const auto end = clock.now() + longest;
   std::string text;
   for (int64_t i = 0; i < kSampleTokens && clock.now() < end; ++i) {
     const int32_t token = generator.next(picker).take();
@@ -76,10 +78,19 @@ std::string sample_of(const std::filesystem::path& run, const PreparedCorpus& co
 
 }  // namespace
 
+std::string sample_of(const std::filesystem::path& run, int64_t step) {
+  check_size(load_config(run / "config.toml"));
+  const auto files = open_run(run, step);
+  return sample_of(files, corpus_of_run(run, files.config.data, data_dir()), kLongestQuietSample);
+}
+
 std::string sample_line(const std::filesystem::path& run, const PreparedCorpus& corpus) {
   try {
-    const auto sample = sample_of(run, corpus);
+    check_size(load_config(run / "config.toml"));
+    const auto files = open_run(run, std::nullopt);
+    const auto sample = sample_of(files, corpus, kLongestSample);
     write_file_atomically(run / "sample.txt", sample + "\n").take();
+    add_sample(run, {files.config.train.steps, sample}).take();
     return fmt::format("sample: {}", sample);
   } catch (const std::exception& error) {
     return fmt::format("no sample: {}", one_line(error.what()));

@@ -187,6 +187,8 @@ void add_join_and_doctor(Command& program) {
       "--wait", arguments->wait, {"TIME"},
       "how long to wait for an organiser's machine that was stopped or does not answer: 30min, 2h; 0: end "
       "when it is stopped");
+  join_command.add_flag("--keep-model", arguments->keep_model,
+                        "when the run is complete, fetch the model: it becomes a run of this machine");
   join_command.add_flag("--check", arguments->check_only, "only check whether this machine can take part");
   join_command.add_flag("--leave-with-input", arguments->leave_with_input,
                         "with -: the invite is the first line; leave at once when standard input ends");
@@ -194,6 +196,7 @@ void add_join_and_doctor(Command& program) {
   join_command.footer(R"(Examples:
   $ thinpipe join thinpipe-v1-...               # the line you were sent
   $ thinpipe join thinpipe-v1-... --check       # check first, do not join
+  $ thinpipe join thinpipe-v1-... --keep-model  # and fetch the model at the end
   $ thinpipe join - < invite.txt                # hides the invite from other users of this machine
 Holds a stage until the run ends, and waits for its organiser's machine if that is stopped for a
 while. Ctrl-C leaves after a checkpoint. docs/joining.md says what the
@@ -788,6 +791,7 @@ Use `thinpipe COMMAND --help` for examples of one command, and `thinpipe --help-
   add_help(program);
   add_completion(program);
   add_work(program);
+  add_sample(program);
 }
 
 }  // namespace thinpipe

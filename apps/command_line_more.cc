@@ -56,4 +56,13 @@ their first step, and what was left half-made. The newest weights of every run s
   command.callback([yes] { clean(*yes); });
 }
 
+void add_sample(Command& program) {
+  auto run = std::make_shared<std::string>();
+  auto step = std::make_shared<uint64_t>(0);
+  auto& command = program.command("sample", "Write a sample of a run that goes on (started by train)", "");
+  command.value("RUN", *run, {"RUN"}, "folder of the run")->required();
+  command.number("--step", *step, 1, uint64_t{1} << 40, "step of the checkpoint");
+  command.callback([run, step] { sample(*run, static_cast<int64_t>(*step)); });
+}
+
 }  // namespace thinpipe

@@ -28,6 +28,7 @@ void add_launch(Command& program);
 void add_init(Command& program, const std::string& group);
 void add_metrics(Command& program, const std::string& group);
 void add_clean(Command& program, const std::string& group);
+void add_sample(Command& program);
 
 // Thrown by a command that has printed all there is to say and ends with this code.
 struct ExitWith {
@@ -194,6 +195,9 @@ struct WorkArguments {
 };
 void work(const WorkArguments& arguments);
 
+// For the process that watches over a run: a sample of the model, from the checkpoint of that step.
+void sample(const std::string& run, int64_t step);
+
 struct JoinArguments {
   std::string invite;
   std::string name;
@@ -203,6 +207,7 @@ struct JoinArguments {
   bool check_only = false;
   GuestOptions guest;
   bool leave_with_input = false;
+  bool keep_model = false;
 };
 void join(const JoinArguments& arguments);
 // For the run of that invite, else for that config, else for the default model.

@@ -25,6 +25,7 @@
 #include "base/units.h"
 #include "commands.h"
 #include "config/config_file.h"
+#include "keep_model.h"
 #include "net/addresses.h"
 #include "net/capped_lines.h"
 #include "pipeline/progress.h"
@@ -151,6 +152,10 @@ class Visit {
   }
   void end(const std::string& why) {
     now_.ended = why;
+    keep();
+  }
+  void keep_model(const std::filesystem::path& model) {
+    now_.model = model.string();
     keep();
   }
 
@@ -410,6 +415,7 @@ void join(const JoinArguments& arguments) {
     seen = look(invite);
     const auto& run = seen->reply.run();
     say("run {}: {}\n", name_and_id(run.name(), invite.run), one_line(seen->reply.why()));
+    if (arguments.keep_model) refuse_if_not_kept(run);
     checks = check_machine(*seen, folder, limits);
     refuse_if_unfit(checks.checks);
     if (arguments.check_only) return;
@@ -433,13 +439,21 @@ void join(const JoinArguments& arguments) {
   options.share = &visit.share();
   options.outlives_stop = wait > Duration{};
   if (options.outlives_stop) options.patience = wait;
+  options.keeps_model = arguments.keep_model;
+  KeptModel kept{.wanted = arguments.keep_model, .fetch = {.coordinator = *access, .folder = folder}};
+  kept.fetch.stop = signals.token();
   options.on_run = [&](const control::RunDescription& run, const RunConfig& config) {
     refuse_if_no_stage_fits(config, limits);
+    if (arguments.keep_model) refuse_if_not_kept(run);
+    kept.fetch.run = run;
+    kept.fetch.config = config;
     visit.begin(run, config);
     return std::make_shared<Watcher>(*access, run, config, visit);
   };
   stay_until_the_end(std::move(options), limits, visit, signals.token());
   say("this machine's files are in {}\n", folder.string());
+  std::fflush(stdout);
+  if (kept.wanted && !signals.token().stop_requested()) visit.keep_model(keep_model(kept, visit.before().model));
 }
 
 void doctor(const std::string& invite_text, const std::string& config_path) {

@@ -11,6 +11,7 @@ void init(const InitArguments&) { throw NeedsTorch(); }
 void plan(const PlanArguments&) { throw NeedsTorch(); }
 void serve(const ServeArguments&) { throw NeedsTorch(); }
 void work(const WorkArguments&) { throw NeedsTorch(); }
+void sample(const std::string&, int64_t) { throw NeedsTorch(); }
 void join(const JoinArguments&) { throw NeedsTorch(); }
 void doctor(const std::string&, const std::string&) { throw NeedsTorch(); }
 void eval(const EvalArguments&) { throw NeedsTorch(); }

@@ -26,6 +26,7 @@
 #include "config/config_file.h"
 #include "run/coordinator_line.h"
 #include "run/run_files.h"
+#include "run/samples.h"
 #include "run_folders.h"
 #include "run_summary.h"
 #include "store/checkpoints.h"
@@ -165,9 +166,13 @@ void show_run(const std::string& name, const Shown& shown) {
     say("weights: model.safetensors ({})\n", format_size(std::filesystem::file_size(run / "model.safetensors")));
   }
   say("size: {}\n", format_size(summary.bytes));
+  const auto samples = read_samples(run);
+  if (!samples.empty()) say("{}\n", sample_text(samples.back()));
   if (!shown.json) return;
   auto object = json_of(summary);
   object["checkpoints"] = steps;
+  object["samples"] = nlohmann::ordered_json::array();
+  for (const auto& one : samples) object["samples"].push_back({{"step", one.step}, {"text", one.text}});
   fmt::print("{}\n", object.dump());
 }
 

@@ -26,6 +26,7 @@
 #include "run/run_changes.h"
 #include "run/run_files.h"
 #include "run/run_view.h"
+#include "run/sample_child.h"
 #include "run/worker/worker.h"
 #include "run_folders.h"
 #include "text_argument.h"
@@ -52,17 +53,27 @@ class ServeScreen {
       const RunAudience audience{
           "", fmt::format("for the others: thinpipe invite {} prints a line, and they run: thinpipe join LINE", name_),
           fmt::format("to continue: thinpipe resume {}", name_)};
-      view_.emplace(load_config(folder_ / "config.toml"), status.step(), audience, stdout, ::isatty(STDOUT_FILENO) != 0,
-                    clock_);
+      const auto config = load_config(folder_ / "config.toml");
+      view_.emplace(config, status.step(), audience, stdout, ::isatty(STDOUT_FILENO) != 0, clock_);
+      samples_.emplace(std::filesystem::read_symlink("/proc/self/exe"), folder_, config.train);
     }
     if (const auto text = dashboard_ ? dashboard_->news() : std::nullopt) view_->note(*text);
     if (const auto text = host_ ? host_->news() : std::nullopt) view_->note(*text);
+    if (const auto text = samples_->tend(status.manifest_step())) view_->note(*text);
     view_->show(status);
+  }
+
+  void keepers(size_t count) {
+    if (count == 0) return;
+    view_.reset();
+    say("all steps are done; waiting for {} to fetch the model; ctrl-C ends that\n", counted(count, "machine"));
+    std::fflush(stdout);
   }
 
   void stopping() { tell("stopping: a checkpoint is written first; ctrl-C again stops at once"); }
 
   void ended() {
+    samples_.reset();
     const auto outcome = read_outcome(folder_);
     const bool ok = outcome && !outcome.value().failed;
     if (ok && outcome.value().complete) {
@@ -94,6 +105,7 @@ class ServeScreen {
   const SystemClock clock_;
   std::optional<DashboardChild> dashboard_;
   std::optional<HostChild> host_;
+  std::optional<SampleChild> samples_;
   std::optional<RunView> view_;
 };
 
@@ -156,6 +168,7 @@ void serve(const ServeArguments& given) {
   if (!arguments.local) {
     options.on_tick = [&](const control::RunStatus& status) { screen.tick(status); };
     options.on_stop = [&] { screen.stopping(); };
+    options.on_keepers = [&](size_t count) { screen.keepers(count); };
   }
   const auto end = serve_run(options);
   if (!arguments.local) screen.ended();

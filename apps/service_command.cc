@@ -18,6 +18,7 @@
 #include "base/say.h"
 #include "commands.h"
 #include "net/invite.h"
+#include "run/lingering.h"
 #include "run/run_files.h"
 #include "run/service_unit.h"
 #include "run_folders.h"
@@ -26,9 +27,11 @@
 namespace thinpipe {
 namespace {
 
+// Tests name another folder than the one that systemd makes.
 void refuse_without_systemd() {
+  const char* other = std::getenv("THINPIPE_SYSTEMD_FOLDER");
   std::error_code ignored;
-  if (std::filesystem::is_directory("/run/systemd/system", ignored)) return;
+  if (std::filesystem::is_directory(other == nullptr ? "/run/systemd/system" : other, ignored)) return;
   throw UserError(
       "this machine does not run systemd, so there is no service to install, remove or ask for; start `thinpipe join` "
       "by whatever starts programs here (thinpipe service install INVITE --print shows how)");
@@ -75,6 +78,7 @@ struct ServiceArguments {
   std::string invite;
   std::string name;
   bool print = false;
+  bool linger = false;
   GuestOptions guest;
 };
 
@@ -111,10 +115,19 @@ void install_service(const ServiceArguments& arguments) {
     throw UserError(
         fmt::format("{} is written, but systemctl could not start it: see above", (user_units() / name).string()));
   }
-  say("installed and started {0}\n"
-      "it runs while you are logged in; to let it run from the start of the machine on: loginctl enable-linger\n"
-      "its log: journalctl --user -u {0}\n",
-      name);
+  say("installed and started {0}\nits log: journalctl --user -u {0}\n", name);
+  std::fflush(stdout);
+  auto lingering = lingering_of_this_user();
+  if (arguments.linger && lingering != Lingering::kOn) {
+    if (!enable_lingering()) {
+      throw UserError(
+          fmt::format("--linger: {} is installed, but loginctl did not let it run while you are not logged "
+                      "in; as root: {}",
+                      name, command_for_lingering()));
+    }
+    lingering = Lingering::kOn;
+  }
+  say("{}\n", describe(lingering));
 }
 
 // run: the beginning of its id; empty: the only one.
@@ -137,16 +150,21 @@ void remove_service(const std::string& run) {
   if (const auto folder = folder_of_unit(unit); !folder.empty()) remove_tree(invite_file(folder)).take();
   (void)systemctl("daemon-reload");
   say("removed {}; this machine's files of the run stay\n", unit);
+  if (installed_units().empty() && lingering_of_this_user() == Lingering::kOn) {
+    say("your services may still run while you are not logged in; to end that: loginctl disable-linger\n");
+  }
 }
 
 void print_services() {
   refuse_without_systemd();
   const auto units = installed_units();
   if (units.empty()) say("no service is installed; thinpipe service install INVITE installs one\n");
+  const auto runs = units.empty() ? "" : describe(lingering_of_this_user()) + "\n";
   for (const auto& unit : units) {
     say("{}\n", unit);
     const auto folder = folder_of_unit(unit);
     if (!folder.empty()) say("{}", part_in(folder));
+    say("{}", runs);
     std::fflush(stdout);
     (void)systemctl("status --lines=3 " + unit);
   }
@@ -168,17 +186,19 @@ void add_service(Command& program, const std::string& group) {
   service.footer(R"(Examples:
   $ thinpipe service install thinpipe-v1-... --nice 10 --hours 22:00-07:00
   $ thinpipe service status
-A systemd user unit runs `thinpipe join`: it starts with the machine and leaves after a checkpoint.)");
+A systemd user unit runs `thinpipe join`: while you are logged in, or with --linger from the machine's
+start on. It leaves after a checkpoint.)");
 
   auto arguments = std::make_shared<ServiceArguments>();
   auto& install = service.command("install", "Install and start the service for the run of an invite");
   install.value("INVITE", arguments->invite, {"INVITE"}, "the line you were sent; - reads it from standard input")
       ->required();
   install.value("--name", arguments->name, {"NAME"}, "name of this machine in the run; default: its host name");
+  install.add_flag("--linger", arguments->linger, "let it run from the machine's start on, without anybody logged in");
   install.add_flag("--print", arguments->print, "only print the unit");
   add_guest_options(install, arguments->guest, /*train=*/false);
   install.footer(R"(Examples:
-  $ thinpipe service install - < invite.txt --max-upload 5mbit
+  $ thinpipe service install - < invite.txt --max-upload 5mbit --linger
   $ thinpipe service install thinpipe-v1-... --print
 Keeps the invite in a file that only you can read. Writes a unit of your user, no root needed.)");
   install.callback([arguments] { install_service(*arguments); });

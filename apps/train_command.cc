@@ -187,6 +187,9 @@ void train_here(const TrainArguments& arguments, const RunConfig& wanted, bool l
   const auto config = settle_table(folder.path(), wanted, corpus).take();
   keep_corpus(folder.path(), corpus).take();
   introduce(config, corpus, folder.path());
+  if (const auto every = config.train.sample_every; every > 0 && every < config.train.steps) {
+    fmt::print("note: no sample of text before the end: --in-process writes no checkpoints to sample from\n");
+  }
   const SystemClock clock;
   const auto start = clock.now();
   TrainingResult result;

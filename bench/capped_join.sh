@@ -40,6 +40,7 @@ microbatch = 1
 microbatches = 64
 threads = 1
 eval_every = 0
+sample_every = 0
 [pipeline]
 stages = 2
 [boundary]

@@ -115,8 +115,8 @@ double speed(OpenRun& run, double least_s) {
 }
 
 double watched_over_unwatched(const BenchDashboardOptions& options) {
-  const std::vector<std::string> settings{"train.steps=1000000", "train.threads=1", "link.rate=unlimited",
-                                          "pipeline.stages=2", "train.eval_every=0"};
+  const std::vector<std::string> settings{"train.steps=1000000", "train.threads=1",    "link.rate=unlimited",
+                                          "pipeline.stages=2",   "train.eval_every=0", "train.sample_every=0"};
   const auto config = parse_config("", "the defaults", settings);
   OpenRun run(options.program, "dashboard", config);
   run.serve(2);

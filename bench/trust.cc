@@ -47,7 +47,8 @@ constexpr auto kShort = std::chrono::milliseconds(20);
 RunConfig trust_config() {
   return parse_config(
       "[model]\nmode = \"subspace\"\nd = 64\nblocks = 4\nheads = 2\n[train]\nsteps = 1000000\nseq_len = 64\n"
-      "microbatch = 2\nmicrobatches = 4\nthreads = 1\neval_every = 0\n[pipeline]\nstages = 2\n[subspace]\nrank = 8\n"
+      "microbatch = 2\nmicrobatches = 4\nthreads = 1\neval_every = 0\nsample_every = 0\n[pipeline]\nstages = "
+      "2\n[subspace]\nrank = 8\n"
       "[checkpoint]\nevery = 20\n[cluster]\nlease_s = 3\nmax_failures = 3\n",
       "the run of bench trust");
 }

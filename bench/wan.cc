@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/files.h"
-#include "base/result.h"
 #include "base/line.h"
+#include "base/result.h"
 #include "base/units.h"
 #include "base/work_line.h"
 #include "bench/bench.h"
@@ -83,7 +83,7 @@ RunConfig config_of(const BenchWanOptions& options, ModelMode mode, Pack pack) {
   config.train.microbatches = options.microbatches;
   // A run ends with a pass over the whole validation split: over a slow line, a larger one would take minutes.
   config.data.val_fraction = 0.005;
-  config.train.eval_every = 0;
+  config.train.eval_every = config.train.sample_every = 0;
   config.train.eval_sequences = 1;
   config.pipeline.stages = kStages;
   config.pipeline.cuts = {options.blocks - 1, 1};  // the head weighs about as much as two blocks

@@ -245,7 +245,8 @@ bool may_change(const Key& key) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   return is_one_of(key.section, {"pipeline", "link", "checkpoint", "cluster"}) ||
-         is_one_of(key.full(), {"train.steps", "train.threads", "train.recompute", "train.device"});
+         is_one_of(key.full(),
+                   {"train.steps", "train.threads", "train.recompute", "train.device", "train.sample_every"});
 }
 
 // Unknown keys are left to the reader, which suggests what may have been meant.
@@ -258,7 +259,7 @@ void refuse_what_stays(std::span<const std::string> overrides) {
           fmt::format("--set {}: changes what the run computes, which its checkpoints fix; start a new run for that, "
                       "with --from to "
                       "keep the weights (a resumed run takes pipeline.*, link.*, checkpoint.*, cluster.*, train.steps, "
-                      "train.threads, train.recompute and train.device)",
+                      "train.threads, train.recompute, train.device and train.sample_every)",
                       name));
     }
   }

@@ -272,6 +272,8 @@ void add_train(Table& table) {
       "block: keep only the input of each block for the backward pass and compute the rest again, to the same bits; "
       "less memory, more time");
   add("eval_every", &C::eval_every, whole(0, 10'000'000), "steps between validation passes; 0: only at the end");
+  add("sample_every", &C::sample_every, whole(0, 10'000'000),
+      "steps between samples of the model's text, each from the next checkpoint; 0: only at the end");
   add("eval_sequences", &C::eval_sequences, whole(1, 1 << 20),
       "sequences per validation pass; the last pass uses the whole validation split");
 }
@@ -416,6 +418,9 @@ void add_cluster(Table& table) {
   add("max_failures", &C::max_failures, whole(1, 1000), "attempts at one step before the run stops");
   add("max_skipped", &C::max_skipped, whole(1, 1'000'000),
       "consecutive steps without a finite loss and gradient norm before the run stops");
+  add("share_model", &C::share_model, truth(),
+      "machines that have joined may fetch the finished model (join --keep-model); false: each sees only its own "
+      "stage");
 }
 
 const Table& table() {

@@ -124,6 +124,7 @@ struct TrainConfig {
   int64_t threads = 0;         // compute threads per stage; 0: one per core
   Recompute recompute = Recompute::kNone;
   int64_t eval_every = 40;      // steps between validation passes; 0: only at the end
+  int64_t sample_every = 40;    // steps between samples of the model's text; 0: only at the end
   int64_t eval_sequences = 64;  // sequences per validation pass; the last pass uses the whole split
 
   bool operator==(const TrainConfig&) const = default;
@@ -197,6 +198,7 @@ struct ClusterConfig {
   int64_t lease_s = 15;      // a worker that is silent for this long loses its stage
   int64_t max_failures = 5;  // attempts at one step before the run stops
   int64_t max_skipped = 10;  // steps in a row without a finite loss and norm before the run stops
+  bool share_model = true;   // members may fetch the finished model
 
   bool operator==(const ClusterConfig&) const = default;
 };

@@ -12,6 +12,7 @@
 #include "base/say.h"
 #include "base/units.h"
 #include "dashboard/run_view.h"
+#include "run/samples.h"
 
 namespace thinpipe {
 namespace {
@@ -137,6 +138,14 @@ std::string event_table(const Json& events) {
   return "<table>" + rows + "</table>";
 }
 
+std::string sample_table(const std::filesystem::path& run_folder) {
+  std::string rows;
+  for (const auto& sample : read_samples(run_folder)) {
+    rows += fmt::format("<tr><td>step {}</td><td>{}</td></tr>", sample.step, escaped(sample.text));
+  }
+  return rows.empty() ? "<p>There are none.</p>" : "<table>" + rows + "</table>";
+}
+
 }  // namespace
 
 std::string run_report(const std::filesystem::path& run_folder) {
@@ -170,10 +179,10 @@ std::string run_report(const std::filesystem::path& run_folder) {
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
       "<title>{0}</title><style>{1}</style></head><body>\n<h1>{0}</h1>\n<table>{2}</table>\n"
-      "<h2>Curves</h2>\n{3}\n<h2>Where the time went</h2>\n{4}\n<h2>Events</h2>\n{5}\n"
+      "<h2>Curves</h2>\n{3}\n<h2>What it wrote</h2>\n{7}\n<h2>Where the time went</h2>\n{4}\n<h2>Events</h2>\n{5}\n"
       "<h2>Config</h2>\n<pre>{6}</pre>\n</body></html>\n",
       name, kStyle, facts, curves(view.steps(0, int64_t{1} << 40, kReportPoints)), where_time_went(run_folder),
-      event_table(view.events(0)), escaped(run["config"]));
+      event_table(view.events(0)), escaped(run["config"]), sample_table(run_folder));
 }
 
 std::string run_trace(const std::filesystem::path& run_folder) {

@@ -184,6 +184,7 @@ FirstConfig first_config(const FirstAnswers& answers, const StageSpeed& speed, u
            length.text_is_the_limit ? fmt::format("about {:.0f} passes over the text", kPasses)
                                     : fmt::format("about {}", format_duration(answers.time)));
   keys.add("train", "eval_every", std::max<int64_t>(10, steps / 10), "steps between validation passes");
+  keys.add("train", "sample_every", std::max<int64_t>(10, steps / 10), "steps between samples of its text");
   keys.add("optim", "warmup", std::clamp<int64_t>(steps / 50, 5, 500), "steps until the learning rate is at its peak");
   keys.add("checkpoint", "every", std::clamp<int64_t>(std::llround(kCheckpointEvery_s / first.step_s), 5, 1000),
            "steps; those since the last one are lost when a machine goes away");

@@ -85,7 +85,8 @@ Result<JoinedRun> read_joined_run(const std::filesystem::path& folder) {
                      .seconds_here = found.at("seconds_here").get<int64_t>(),
                      .bytes_sent = found.at("bytes_sent").get<uint64_t>(),
                      .bytes_received = found.at("bytes_received").get<uint64_t>(),
-                     .ended = one_line(found.at("ended").get<std::string>())};
+                     .ended = one_line(found.at("ended").get<std::string>()),
+                     .model = found.value("model", "")};
     return joined;
   });
 }
@@ -104,7 +105,8 @@ Status write_joined_run(const std::filesystem::path& folder, const JoinedRun& jo
                                        {"seconds_here", joined.seconds_here},
                                        {"bytes_sent", joined.bytes_sent},
                                        {"bytes_received", joined.bytes_received},
-                                       {"ended", one_line(joined.ended)}};
+                                       {"ended", one_line(joined.ended)},
+                                       {"model", joined.model}};
   return write_file_atomically(folder / "joined.json", json.dump() + "\n");
 }
 

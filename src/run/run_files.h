@@ -64,6 +64,7 @@ struct JoinedRun {
   int64_t steps_here = 0, tokens_here = 0, seconds_here = 0;
   uint64_t bytes_sent = 0, bytes_received = 0;
   std::string ended;  // how the last visit ended; empty: it goes on, or was killed
+  std::string model;  // the folder of the finished model, if it was kept
 };
 Result<JoinedRun> read_joined_run(const std::filesystem::path& folder);
 Status write_joined_run(const std::filesystem::path& folder, const JoinedRun& joined);

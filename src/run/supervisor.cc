@@ -24,6 +24,7 @@
 #include "run/coordinator/run_store.h"
 #include "run/coordinator/serve.h"
 #include "run/coordinator_line.h"
+#include "run/sample_child.h"
 
 namespace thinpipe {
 namespace {
@@ -53,7 +54,8 @@ struct Part {
 
 class Supervisor {
  public:
-  Supervisor(const LocalRun& run, const Clock& clock) : run_(run), clock_(clock), events_(run.folder) {
+  Supervisor(const LocalRun& run, const Clock& clock)
+      : run_(run), clock_(clock), events_(run.folder), samples_(run.program, run.folder, run.config.train) {
     sigset_t signals;
     sigemptyset(&signals);
     for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, signal);
@@ -81,9 +83,11 @@ class Supervisor {
       if (remote_) tend_remote();
       if (!dashboard_) dashboard_.emplace(run_.program, run_.folder, run_.dashboard);
       if (const auto text = dashboard_->news()) note(*text);
+      if (const auto text = samples_.tend(manifest_step_)) note(*text);
       for (auto& worker : workers_) tend(worker);
       look_for_reason_to_stop();
     }
+    samples_.end();
     say_goodbye();
     return result();
   }
@@ -327,6 +331,7 @@ class Supervisor {
   std::optional<DashboardChild> dashboard_;
   std::optional<Progress> progress_;
   EventNotes events_;
+  SampleChild samples_;
   int64_t shown_step_ = 0;
   int64_t manifest_step_ = -1;
   bool formed_ = false;   // an epoch, since this supervisor began

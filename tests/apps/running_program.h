@@ -276,7 +276,7 @@ inline void write_small_run(const Program& program) {
              "[model]\nmode = \"subspace\"\nd = 32\nblocks = 4\nheads = 2\n"
              "[data]\ncorpus = \"corpus.txt\"\nvocab = 300\n"
              "[train]\nsteps = 20\nseq_len = 16\nmicrobatch = 2\nmicrobatches = 4\nthreads = 1\n"
-             "eval_every = 13\neval_sequences = 8\n"
+             "eval_every = 13\neval_sequences = 8\nsample_every = 0\n"
              "[pipeline]\nstages = 4\nschedule = \"1f1b\"\n[subspace]\nrank = 8\nupdate_every = 7\n"
              "[boundary]\npack = \"fp32\"\n[link]\nrate = \"80mbit\"\n[checkpoint]\nevery = 5\n");
   if (kTokenises) return;

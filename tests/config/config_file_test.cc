@@ -253,6 +253,7 @@ TEST(ConfigFile, RefusesValuesOutOfRange) {
       {"train.device", {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1000", "cpu:0", "CPU"}, {"cpu", "cuda", "cuda:12"}},
       {"train.threads", {"-1", "4097"}, {"0", "2"}},
       {"train.eval_every", {"-1"}, {"0"}},
+      {"train.sample_every", {"-1"}, {"0"}},
       {"train.eval_sequences", {"0"}, {"1"}},
       {"optim.kind", {"adam"}, {"adamw", "muon"}},
       {"optim.lr", {"0", "-0.1", "inf", "nan"}, {"1e-9"}},

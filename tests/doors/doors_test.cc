@@ -240,6 +240,12 @@ TEST_F(Doors, RefuseAKickedMember) {
   control::RunStatus status;
   EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&context, {}, &status)), Entry::kNotYou);
   EXPECT_TRUE(says("b-1 was removed from this run"));
+  grpc::ClientContext keeping;
+  control::ModelRequest wish;
+  wish.set_run(run_id_);
+  control::ModelFiles files;
+  EXPECT_EQ(entry_of(stub(member("b-1"))->GetModel(&keeping, wish, &files)), Entry::kNotYou);
+  EXPECT_FALSE(files.ready());
   // So does the worker.
   EXPECT_TRUE(worker_->wait_until("it turns b-1 away", [&] {
     const auto link = dial_link(worker_address_, link_hello(run_id_, "b-1", 0, 1), 1 << 20, test::kPatience,
@@ -251,6 +257,31 @@ TEST_F(Doors, RefuseAKickedMember) {
   EXPECT_EQ(pardoned.out, "b-1 may take part again\n") << pardoned.err;
   grpc::ClientContext again;
   EXPECT_EQ(entry_of(stub(member("b-1"))->GetStatus(&again, {}, &status)), Entry::kIn);
+}
+
+TEST_F(Doors, GiveTheModelOnlyWhenTheRunIsComplete) {
+  const auto other = stub(member("other"));
+  control::ModelRequest wish;
+  wish.set_run(run_id_);
+  for (const bool have_it : {false, true}) {
+    grpc::ClientContext context;
+    control::ModelFiles files;
+    wish.set_have_it(have_it);
+    const auto status = other->GetModel(&context, wish, &files);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << status.error_message();
+    EXPECT_NE(status.error_message().find("not complete"), std::string::npos) << status.error_message();
+  }
+  for (const char* name : {"config.toml", "run.sqlite", "../run/config.toml", "identity/authority.pem"}) {
+    grpc::ClientContext context;
+    control::FileRequest request;
+    request.set_run(run_id_);
+    request.mutable_file()->set_unit(name);
+    request.mutable_file()->set_sha256(std::string(64, 'a'));
+    const auto reader = other->GetFile(&context, request);
+    control::FilePart part;
+    EXPECT_FALSE(reader->Read(&part)) << name;
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION) << name;
+  }
 }
 
 TEST_F(Doors, HolderThatOnlyMakesTrouble_LosesItsPlaceAndTheRunLives) {

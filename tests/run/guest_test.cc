@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/files.h"
+#include "run/lingering.h"
 #include "run/presence.h"
 #include "run/service_unit.h"
 #include "support/scratch.h"
@@ -307,6 +308,14 @@ TEST(PresenceFile, IsOfALivingProcess) {
 }
 
 // ---- service ----
+
+TEST(Lingering, IsReadFromWhatLoginctlPrints) {
+  EXPECT_EQ(lingering_in("Linger=yes\n"), Lingering::kOn);
+  EXPECT_EQ(lingering_in("Linger=no\n"), Lingering::kOff);
+  EXPECT_EQ(lingering_in("Failed to get user: User ID 1000 is not logged in or lingering\n"), Lingering::kOff);
+  EXPECT_EQ(lingering_in("System has not been booted with systemd as init system\n"), Lingering::kUnknown);
+  EXPECT_EQ(lingering_in(std::nullopt), Lingering::kUnknown);
+}
 
 ServiceUnit some_unit() {
   return {.program = "/opt/odd place/100%/thin$pipe",

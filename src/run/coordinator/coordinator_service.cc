@@ -44,6 +44,23 @@ uint64_t random_number() {
 
 WallTime wall_now() { return WallTime::clock::now(); }
 
+// Writes the file from that offset on, until the caller is gone or goes_on() says no.
+template <class GoesOn>
+grpc::Status send_parts(const std::filesystem::path& path, uint64_t offset,
+                        grpc::ServerWriter<control::FilePart>& writer, const GoesOn& goes_on) {
+  const auto mapped = MappedFile::open(path);
+  if (!mapped) return refusal(mapped.error().message);
+  auto left = mapped.value().bytes();
+  left.remove_prefix(std::min<uint64_t>(left.size(), offset));
+  while (!left.empty() && goes_on()) {
+    control::FilePart part;
+    part.set_data(std::string(left.substr(0, kChunkBytes)));
+    left.remove_prefix(std::min(left.size(), kChunkBytes));
+    if (!writer.Write(part)) break;
+  }
+  return grpc::Status::OK;
+}
+
 // The run's authority puts one name into a certificate.
 bool is_named(const Caller& caller, std::string_view name) {
   return caller.authenticated && caller.names.size() == 1 && caller.names.front() == name;
@@ -70,7 +87,7 @@ Status CoordinatorService::start() {
 
 bool CoordinatorService::complete() const {
   const std::lock_guard lock(mutex_);
-  return desk_.core().committed() == desk_.identity().config.train.steps && desk_.core().has_final_loss();
+  return desk_.is_complete();
 }
 
 control::RunStatus CoordinatorService::status() const {
@@ -113,6 +130,22 @@ void CoordinatorService::close_all() {
     session.context->TryCancel();
   }
   changed_.notify_all();
+}
+
+void CoordinatorService::give_model(std::vector<CheckpointFile> files) {
+  const std::lock_guard lock(mutex_);
+  model_.give(std::move(files), clock_.now());
+}
+
+size_t CoordinatorService::keepers() {
+  const std::lock_guard lock(mutex_);
+  return model_.keepers(clock_.now());
+}
+
+bool CoordinatorService::model_is_wanted() const {
+  const std::lock_guard lock(mutex_);
+  return model_.is_expected() || std::any_of(sessions_.begin(), sessions_.end(),
+                                             [](const auto& session) { return session.second.keeps_model; });
 }
 
 void CoordinatorService::on_member(std::function<void(const std::string&, const std::string&)> told) {
@@ -186,8 +219,10 @@ Status CoordinatorService::may_tunnel(const wire::Hello& hello, const Caller& ca
 
 Result<std::string> CoordinatorService::begin_download(const Visit& visit, const std::string& unit) {
   const std::lock_guard lock(mutex_);
-  const auto peer = TRY(peer_of(visit));
-  if (const auto allowed = desk_.may_fetch(peer, unit); !allowed) return refused(visit, allowed.error().message);
+  const bool of_model = GivenModel::is_name(unit);
+  const auto peer = TRY(of_model ? may_keep(visit) : peer_of(visit));
+  const auto allowed = of_model ? Status() : desk_.may_fetch(peer, unit);
+  if (!allowed) return refused(visit, allowed.error().message);
   if (const auto opened = desk_.open_download(peer); !opened) return refused(visit, opened.error().message);
   return peer;
 }
@@ -197,6 +232,12 @@ Status CoordinatorService::may_read_tokens(const Visit& visit) {
   const auto peer = TRY(peer_of(visit));
   const auto allowed = desk_.may_read_tokens(peer);
   return allowed.ok() ? Status() : Status(refused(visit, allowed.error().message));
+}
+
+Result<std::string> CoordinatorService::may_keep(const Visit& visit) {
+  const auto peer = TRY(peer_of(visit));
+  if (desk_.shares_model()) return peer;
+  return refused(visit, "the organiser does not give this run's model to its members (cluster.share_model)");
 }
 
 grpc::Status CoordinatorService::other_run(const std::string& run) const {
@@ -235,6 +276,7 @@ grpc::Status CoordinatorService::Attend(grpc::ServerContext* context, Stream* st
       std::this_thread::sleep_for(wait);
     }
     const std::lock_guard handling(mutex_);
+    if (message.has_hello()) session.keeps_model = message.hello().keeps_model() && desk_.shares_model();
     if (session.closed) continue;
     if (pace.is_flood(clock_.now())) {
       desk_.end_flood(id);
@@ -248,6 +290,9 @@ grpc::Status CoordinatorService::Attend(grpc::ServerContext* context, Stream* st
   lock.unlock();
   writer.join();
   lock.lock();
+  if (session.keeps_model && desk_.ended() && desk_.check_peer(peer.value())) {
+    model_.expect(peer.value(), clock_.now());
+  }
   sessions_.erase(id);
   changed_.notify_all();
   desk_.end_session(id);
@@ -329,32 +374,56 @@ grpc::Status CoordinatorService::GetFile(grpc::ServerContext* context, const con
                                          grpc::ServerWriter<control::FilePart>* writer) {
   const auto peer = begin_download(visit_of(*context, "GetFile"), request->file().unit());
   if (!peer) return denial(peer.error());
-  const auto status = send_file(*request, *writer);
+  const bool of_model = GivenModel::is_name(request->file().unit());
+  const auto status = request->run() != desk_.identity().run ? other_run(request->run())
+                      : of_model                             ? send_model_file(peer.value(), *request, *writer)
+                                                             : send_unit(*request, *writer);
   const std::lock_guard lock(mutex_);
   desk_.close_download(peer.value());
   return status;
 }
 
-grpc::Status CoordinatorService::send_file(const control::FileRequest& request,
-                                           grpc::ServerWriter<control::FilePart>& writer) const {
+grpc::Status CoordinatorService::send_unit(const control::FileRequest& request,
+                                           grpc::ServerWriter<control::FilePart>& writer) {
   const auto& file = request.file();
-  if (request.run() != desk_.identity().run) return other_run(request.run());
   const CheckpointId id{file.step(), file.generation()};
   const bool is_table = file.unit().empty();
   const bool is_there = is_table ? desk_.identity().table && file.sha256() == desk_.identity().table->sha256
                                  : desk_.checkpoints().holds(id, file.unit(), file.sha256());
   if (!is_there) return refusal(fmt::format("there is no file '{}' of step {}", one_line(file.unit()), file.step()));
-  const auto mapped =
-      MappedFile::open(is_table ? desk_.identity().table_path : desk_.checkpoints().path_of(id, file.unit()));
-  if (!mapped) return refusal(mapped.error().message);
-  auto left = mapped.value().bytes();
-  left.remove_prefix(std::min<uint64_t>(left.size(), request.offset()));
-  while (!left.empty()) {
-    control::FilePart part;
-    part.set_data(std::string(left.substr(0, kChunkBytes)));
-    left.remove_prefix(std::min(left.size(), kChunkBytes));
-    if (!writer.Write(part)) break;
+  const auto path = is_table ? desk_.identity().table_path : desk_.checkpoints().path_of(id, file.unit());
+  return send_parts(path, request.offset(), writer, [] { return true; });
+}
+
+grpc::Status CoordinatorService::send_model_file(const std::string& peer, const control::FileRequest& request,
+                                                 grpc::ServerWriter<control::FilePart>& writer) {
+  std::unique_lock lock(mutex_);
+  const auto& file = request.file();
+  const bool is_there = model_.holds(file.unit(), file.sha256());
+  lock.unlock();
+  if (!is_there) return refusal(fmt::format("the model has no file '{}'", one_line(file.unit())));
+  return send_parts(desk_.identity().folder / file.unit(), request.offset(), writer, [&] {
+    const std::lock_guard moving(mutex_);
+    model_.note_moved(peer, clock_.now());
+    return desk_.check_peer(peer).ok();  // it may have been kicked meanwhile
+  });
+}
+
+grpc::Status CoordinatorService::GetModel(grpc::ServerContext* context, const control::ModelRequest* request,
+                                          control::ModelFiles* reply) {
+  const auto visit = visit_of(*context, "GetModel");
+  const std::lock_guard lock(mutex_);
+  const auto peer = may_keep(visit);
+  if (!peer) return denial(peer.error());
+  if (request->run() != desk_.identity().run) return other_run(request->run());
+  const bool complete = desk_.is_complete() && !(desk_.ended() && desk_.ended()->failed);
+  if (!desk_.ended() || !complete) return refusal("the run is not complete, so it has no finished model");
+  if (request->have_it()) {
+    model_.forget(peer.value());
+    return grpc::Status::OK;
   }
+  model_.note_moved(peer.value(), clock_.now());
+  *reply = model_.describe();
   return grpc::Status::OK;
 }
 
@@ -427,6 +496,7 @@ Result<std::string> CoordinatorService::shut_out_or_pardon(const control::Contro
   for (const auto& peer : desk_.core().revoked()) names.erase(peer);
   const auto peer = TRY(peer_meant(request.peer(), names));
   desk_.kick(peer);
+  model_.forget(peer);
   return fmt::format("{} was removed from the run{}; `thinpipe unkick {}` lets it in again", peer, invite_of(peer),
                      peer);
 }
@@ -455,6 +525,7 @@ void CoordinatorService::describe_run(control::RunDescription& run) const {
   run.set_vocab(desk_.identity().vocab);
   run.set_corpus_id(desk_.identity().corpus_id);
   run.set_config_sha256(config_identity(desk_.identity().config));
+  run.set_shares_model(desk_.shares_model());
   run.set_seed_numbers_sha256(desk_.identity().seed_numbers_sha256);
   if (const auto& table = desk_.identity().table) {
     run.mutable_table()->set_bytes(table->bytes);

@@ -19,6 +19,7 @@
 #include "proto/control.grpc.pb.h"
 #include "run/coordinator/admission.h"
 #include "run/coordinator/call_limits.h"
+#include "run/coordinator/given_model.h"
 #include "run/coordinator/run_desk.h"
 #include "text/windows.h"
 
@@ -46,6 +47,12 @@ class CoordinatorService final : public control::Coordinator::Service, private O
   void wait_for_farewells(Duration most);
   // Ends every stream.
   void close_all();
+  // The finished model, for members that keep it. give_model() when its files are written; members that ask earlier
+  // wait.
+  bool model_is_wanted() const;
+  void give_model(std::vector<CheckpointFile> files);
+  // How many have hung up after the end of the run and are still to fetch it.
+  size_t keepers();
   // True if all steps are done and evaluated.
   bool complete() const;
   control::RunStatus status() const;
@@ -65,6 +72,7 @@ class CoordinatorService final : public control::Coordinator::Service, private O
   grpc::Status PutFile(grpc::ServerContext*, grpc::ServerReader<control::FilePart>*, control::FileTaken*) override;
   grpc::Status GetFile(grpc::ServerContext*, const control::FileRequest*,
                        grpc::ServerWriter<control::FilePart>*) override;
+  grpc::Status GetModel(grpc::ServerContext*, const control::ModelRequest*, control::ModelFiles*) override;
   grpc::Status GetWindows(grpc::ServerContext*, const control::WindowsRequest*, control::Windows*) override;
   grpc::Status GetStatus(grpc::ServerContext*, const control::StatusRequest*, control::RunStatus*) override;
   grpc::Status Control(grpc::ServerContext*, const control::ControlRequest*, control::ControlReply*) override;
@@ -76,6 +84,7 @@ class CoordinatorService final : public control::Coordinator::Service, private O
     std::deque<control::ToWorker> queue;
     bool closed = false;   // ignores everything that still comes
     bool hung_up = false;  // by the worker
+    bool keeps_model = false;
   };
   // A caller and the call that they make.
   struct Visit {
@@ -97,6 +106,7 @@ class CoordinatorService final : public control::Coordinator::Service, private O
   // Returns the peer; its download is under way until close_download().
   Result<std::string> begin_download(const Visit& visit, const std::string& unit);
   Status may_read_tokens(const Visit& visit);
+  Result<std::string> may_keep(const Visit& visit);
   grpc::Status other_run(const std::string& run) const;
 
   // The outbox of the desk. With the mutex held. send() adds the hashes of the step's tokens, which the core does not
@@ -112,9 +122,11 @@ class CoordinatorService final : public control::Coordinator::Service, private O
   void describe_run(control::RunDescription& run) const;
   void describe_offer(const control::JoinRequest& request, WallTime now, control::JoinReply& reply) const;
   bool has_windows(const control::WindowsRequest& request) const;
+  grpc::Status send_unit(const control::FileRequest& request, grpc::ServerWriter<control::FilePart>& writer);
+  grpc::Status send_model_file(const std::string& peer, const control::FileRequest& request,
+                               grpc::ServerWriter<control::FilePart>& writer);
   grpc::Status receive_file(const Visit& visit, int64_t upload, const control::FilePart& first,
                             grpc::ServerReader<control::FilePart>& reader);
-  grpc::Status send_file(const control::FileRequest& request, grpc::ServerWriter<control::FilePart>& writer) const;
 
   const RunDoor door_;
   const TokenWindows& windows_;
@@ -133,6 +145,7 @@ class CoordinatorService final : public control::Coordinator::Service, private O
   int64_t hashed_step_ = -1;
   std::vector<std::string> ids_sha256_;  // of its microbatches
   TunnelService tunnels_;
+  GivenModel model_;
 };
 
 }  // namespace thinpipe

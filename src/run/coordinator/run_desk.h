@@ -110,6 +110,10 @@ class RunDesk {
   // An empty unit means the token table, which every stage holds.
   Status may_fetch(const std::string& peer, const std::string& unit) const;
   Status may_read_tokens(const std::string& peer) const;
+  // All steps are done and evaluated.
+  bool is_complete() const { return core_->committed() == identity_.config.train.steps && core_->has_final_loss(); }
+  // Whether members may fetch the finished model.
+  bool shares_model() const { return identity_.open && identity_.config.cluster.share_model; }
 
  private:
   struct Session {

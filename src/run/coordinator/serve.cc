@@ -24,6 +24,7 @@
 #include "pipeline/seed_numbers.h"
 #include "pipeline/table_file.h"
 #include "run/coordinator_line.h"
+#include "run/kept_model.h"
 #include "run/run_files.h"
 #include "text/prepare.h"
 
@@ -159,6 +160,40 @@ Finish conclude(CoordinatorService& service, const ServeOptions& options, int64_
   return end;
 }
 
+// What a member needs to use the model: all that `thinpipe generate` opens.
+Result<std::vector<CheckpointFile>> files_of_model(const std::filesystem::path& folder, const RunConfig& config) {
+  std::vector<CheckpointFile> files;
+  for (const auto& name : kept_files(config)) {
+    std::error_code code;
+    const auto bytes = std::filesystem::file_size(folder / name, code);
+    if (code) return Error{fmt::format("cannot read {}: {}", (folder / name).string(), code.message())};
+    files.push_back({name, bytes, TRY(sha256_of_file(folder / name))});
+  }
+  return files;
+}
+
+// False: it cannot be read, which is no failure of the run.
+bool give_model(CoordinatorService& service, const ServeOptions& options, const RunConfig& config) {
+  auto files = files_of_model(options.folder, config);
+  if (files) service.give_model(std::move(files).value());
+  if (!files) log_warn("the model is not given to members: {}", files.error().message);
+  return files.ok();
+}
+
+// Stays until the members that keep the model have fetched it, or stand still, or somebody ends this process.
+void wait_for_keepers(CoordinatorService& service, const ServeOptions& options) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  size_t said = 0;
+  do {
+    const auto left = service.keepers();
+    if (left != said && options.on_keepers) options.on_keepers(left);
+    said = left;
+  } while (said > 0 && ::sigtimedwait(&signals, nullptr, &kTick) <= 0);
+}
+
 // The run's corpus. Throws UserError if it is not the one that the run started with.
 PreparedCorpus same_corpus(RunStore& store, const std::filesystem::path& folder, const DataConfig& data) {
   auto corpus = corpus_of_run(folder, data, data_dir());
@@ -218,7 +253,10 @@ Finish serve_run(const ServeOptions& options) {
   if (options.on_ready) options.on_ready(addresses);
 
   const auto end = conclude(service, options, config.train.steps);
+  const bool gives =
+      !end.failed && service.complete() && service.model_is_wanted() && give_model(service, options, config);
   service.wait_for_farewells(kServeFarewell);
+  if (gives) wait_for_keepers(service, options);
   service.close_all();
   service.tunnels().shutdown("the run is over");
   door.close();

@@ -24,6 +24,8 @@ struct ServeOptions {
   // Called several times a second while the run is not over, by the thread that called serve_run().
   std::function<void(const control::RunStatus&)> on_tick;
   std::function<void()> on_stop;  // at the first signal
+  // The run is complete, and that many members are fetching its model; 0: no longer. A signal ends the wait for them.
+  std::function<void(size_t)> on_keepers;
 };
 
 // Returns when the run is over, or when SIGINT or SIGTERM has stopped it (the first after a checkpoint, the second at

@@ -65,6 +65,7 @@ control::FromWorker WorkerCore::connected() {
   for (const auto& address : facts_.addresses) hello.add_data_addresses(address);
   *hello.mutable_machine() = facts_.machine;
   hello.set_leaving(leaving_);
+  hello.set_keeps_model(facts_.keeps_model);
   if (holding_) *hello.mutable_holding() = *holding_;
   return message;
 }

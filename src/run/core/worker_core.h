@@ -29,6 +29,7 @@ struct WorkerFacts {
   std::string incarnation;             // this process
   std::vector<std::string> addresses;  // where neighbours may dial
   control::Machine machine;
+  bool keeps_model = false;                      // its owner wants the finished model
   Duration patience = std::chrono::minutes(10);  // gives up after this long without a useful connection
 };
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/files.h"
+#include "base/line.h"
 #include "base/log.h"
 #include "plan/machine.h"
 #include "store/manifest.h"
@@ -18,7 +19,9 @@ namespace {
 constexpr size_t kPartBytes = 256 << 10;
 
 std::string name_of(const control::StateFile& file) {
-  return file.unit().empty() ? "the token table" : fmt::format("{} of step {}", file.unit(), file.step());
+  if (file.unit().empty()) return "the token table";
+  if (file.unit().find('.') != std::string::npos) return one_line(file.unit());  // of the finished model
+  return fmt::format("{} of step {}", file.unit(), file.step());
 }
 
 }  // namespace
@@ -197,6 +200,7 @@ Status StateFiles::download(const control::StateFile& file, const std::filesyste
   request.set_run(source_.run);
   request.set_offset(there);
   *request.mutable_file() = file;
+  const std::stop_callback stopped(source_.stop, [&context] { context.TryCancel(); });
   const auto stub = line_.stub();
   const auto reader = stub->GetFile(&context, request);
   control::FilePart part;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,6 +32,7 @@ struct StateSource {
   std::function<void()> on_saved;  // called from any thread, for every piece that was written or sent
   // Called during a download, on the caller's thread: bytes received, bytes in all.
   std::function<void(uint64_t, uint64_t)> on_download;
+  std::stop_token stop = {};  // ends a download
 };
 
 class StateFiles {

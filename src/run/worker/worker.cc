@@ -357,6 +357,7 @@ class Worker {
             .incarnation = new_incarnation(),
             .addresses = links_.addresses(),
             .machine = options_.machine,
+            .keeps_model = options_.keeps_model,
             .patience = options_.patience};
   }
 

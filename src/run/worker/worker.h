@@ -38,6 +38,7 @@ struct WorkerOptions {
   std::vector<std::string> listen = {"127.0.0.1"};
   std::vector<std::string> announce;                    // more HOST:PORT where neighbours may dial
   control::Machine machine;                             // its speed and memory, if measured
+  bool keeps_model = false;                             // tells the coordinator that fetch_model() follows
   int most_threads = 0;                                 // compute threads that its owner allows; 0: any number
   CappedLines* lines = nullptr;                         // caps what it sends and receives; null: no caps
   std::stop_token leave;                                // on request: leaves when the coordinator can spare it
