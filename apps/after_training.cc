@@ -53,7 +53,7 @@ std::vector<int32_t> prompt_tokens(const PreparedCorpus& corpus, const Tokenizer
   return tokens;
 }
 
-std::string sample_of(const ModelFiles& files, const PreparedCorpus& corpus, Duration longest) {
+std::string continuation(const ModelFiles& files, const PreparedCorpus& corpus, Duration longest) {
   if (files.context() < 2) throw UserError("its context is one token");
   const auto& tokenizer = files.tokenizer;
   const auto prompt = prompt_tokens(corpus, tokenizer, files.context());
@@ -81,14 +81,14 @@ std::string sample_of(const ModelFiles& files, const PreparedCorpus& corpus, Dur
 std::string sample_of(const std::filesystem::path& run, int64_t step) {
   check_size(load_config(run / "config.toml"));
   const auto files = open_run(run, step);
-  return sample_of(files, corpus_of_run(run, files.config.data, data_dir()), kLongestQuietSample);
+  return continuation(files, corpus_of_run(run, files.config.data, data_dir()), kLongestQuietSample);
 }
 
 std::string sample_line(const std::filesystem::path& run, const PreparedCorpus& corpus) {
   try {
     check_size(load_config(run / "config.toml"));
     const auto files = open_run(run, std::nullopt);
-    const auto sample = sample_of(files, corpus, kLongestSample);
+    const auto sample = continuation(files, corpus, kLongestSample);
     write_file_atomically(run / "sample.txt", sample + "\n").take();
     add_sample(run, {files.config.train.steps, sample}).take();
     return fmt::format("sample: {}", sample);
