@@ -292,7 +292,7 @@ TEST_F(Processes, Commands_ShowAndControlTheRun) {
   ASSERT_TRUE(running.wait_until("it is paused", [&] { return (paused = status()).at("phase") == "paused"; }));
   running.look(Seconds(0.8));  // about two steps
   EXPECT_EQ(status().at("step"), paused.at("step"));
-  EXPECT_EQ(test::metrics_lines(run), paused.at("step"));
+  EXPECT_EQ(test::metrics_lines(run), paused.at("step").get<int64_t>());
   EXPECT_EQ(paused.at("members").size(), 4U);
   EXPECT_NE(program_.run({"runs"}).out.find(fmt::format("{}  step {}/24", name, paused.at("step").get<int64_t>())),
             std::string::npos);

@@ -88,8 +88,10 @@ TEST(Decoding, RandomBytes_BecomeWhatPythonsCodecsMakeOfThem) {
       for (const size_t piece : {bytes.size() + 1, size_t{1}, size_t{3}}) {
         const auto replaced = decoded(encoding, Invalid::kReplace, bytes, piece);
         const auto skipped = decoded(encoding, Invalid::kSkip, bytes, piece);
-        EXPECT_EQ(hex(replaced.text), expected[i][2 * form]) << hex(bytes) << " in pieces of " << piece;
-        EXPECT_EQ(hex(skipped.text), expected[i][2 * form + 1]) << hex(bytes) << " in pieces of " << piece;
+        EXPECT_EQ(hex(replaced.text), expected[i][2 * form].get<std::string>())
+            << hex(bytes) << " in pieces of " << piece;
+        EXPECT_EQ(hex(skipped.text), expected[i][2 * form + 1].get<std::string>())
+            << hex(bytes) << " in pieces of " << piece;
         EXPECT_EQ(replaced.invalid, (replaced.text.size() - skipped.text.size()) / 3) << hex(bytes);
       }
     }
