@@ -109,6 +109,38 @@ class ServeScreen {
   std::optional<RunView> view_;
 };
 
+// The run that --run names, with what --set changes of it.
+std::filesystem::path resumed_run(const ServeArguments& arguments) {
+  if (!arguments.config.empty() || !arguments.run_dir.empty() || !arguments.name.empty()) {
+    throw UserError("--run uses the run's own config: leave out CONFIG, --run-dir and --name");
+  }
+  const auto folder = find_run_to_resume(arguments.run).take();
+  if (arguments.overrides.empty()) return folder;
+  // Checks that the changed run can be served before it is changed.
+  const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
+  (void)corpus_of_run(folder, wanted.data, data_dir());
+  if (const auto changed = change_run(folder, arguments.overrides); !changed.note.empty()) say("{}\n", changed.note);
+  return folder;
+}
+
+NewRunFolder new_run(ServeArguments& arguments) {
+  // Machines have real links between them, so none is emulated by default.
+  const std::vector<std::string> defaults{"link.rate=unlimited"};
+  if (is_text(arguments.config)) {
+    take_text_argument(arguments.config, arguments.overrides);
+    fit_vocabulary(arguments.overrides, arguments.overrides, ::isatty(STDOUT_FILENO) == 1);
+  }
+  const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides, defaults)
+                                               : load_config(arguments.config, arguments.overrides, defaults);
+  check_boundary(config);
+  auto made = NewRunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), config).take();
+  bring_table(made.path(), config, std::filesystem::path(arguments.config).parent_path()).take();
+  if (const auto limit = export_limit(config); !limit.empty()) say("note: {}\n", limit);
+  say("run: {}\n", made.path().string());
+  std::fflush(stdout);
+  return made;
+}
+
 }  // namespace
 
 void serve(const ServeArguments& given) {
@@ -122,38 +154,9 @@ void serve(const ServeArguments& given) {
   const DashboardWish wish{arguments.dashboard, arguments.open};
   check(wish).take();
   for (const auto& address : arguments.announce) check_address(address).take();
-  std::filesystem::path folder;
   std::optional<NewRunFolder> made;  // until it is served: a start that fails leaves no run behind
-  if (!arguments.run.empty()) {
-    if (!arguments.config.empty() || !arguments.run_dir.empty() || !arguments.name.empty()) {
-      throw UserError("--run uses the run's own config: leave out CONFIG, --run-dir and --name");
-    }
-    folder = find_run_to_resume(arguments.run).take();
-    if (!arguments.overrides.empty()) {
-      // Checks that the changed run can be served before it is changed.
-      const auto wanted = load_resumed_config(folder / "config.toml", arguments.overrides);
-      (void)corpus_of_run(folder, wanted.data, data_dir());
-      if (const auto changed = change_run(folder, arguments.overrides); !changed.note.empty()) {
-        say("{}\n", changed.note);
-      }
-    }
-  } else {
-    // Machines have real links between them, so none is emulated by default.
-    const std::vector<std::string> defaults{"link.rate=unlimited"};
-    if (is_text(arguments.config)) {
-      take_text_argument(arguments.config, arguments.overrides);
-      fit_vocabulary(arguments.overrides, arguments.overrides, ::isatty(STDOUT_FILENO) == 1);
-    }
-    const auto config = arguments.config.empty() ? parse_config("", "the command line", arguments.overrides, defaults)
-                                                 : load_config(arguments.config, arguments.overrides, defaults);
-    check_boundary(config);
-    made.emplace(NewRunFolder::create(folder_for_new_run(arguments.name, arguments.run_dir).take(), config).take());
-    folder = made->path();
-    bring_table(folder, config, std::filesystem::path(arguments.config).parent_path()).take();
-    if (const auto limit = export_limit(config); !limit.empty()) say("note: {}\n", limit);
-    say("run: {}\n", folder.string());
-    std::fflush(stdout);
-  }
+  if (arguments.run.empty()) made.emplace(new_run(arguments));
+  const auto folder = made ? made->path() : resumed_run(arguments);
   ServeOptions options;
   options.folder = folder;
   options.listen = arguments.listen;
