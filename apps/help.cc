@@ -160,7 +160,7 @@ std::string first_steps() {
   return R"(thinpipe trains transformer language models over ordinary internet links.
 
 Try first:
-  thinpipe train              a small model on the King James Bible; some minutes
+  thinpipe train              a small model on the King James Bible, in minutes
   thinpipe generate           text from it, when it is trained
   thinpipe doctor             can this machine take part in somebody's run?
 
