@@ -65,22 +65,25 @@ struct StepSeconds {
   double total() const { return pass + update; }
 };
 
+// Steps of a model at a stretch; the first one warms up.
+constexpr int64_t kStepsAtOnce = 2;
+
 // The least seconds of a step of the whole model on these microbatches.
 StepSeconds time_step(const ModelConfig& model, OptimizerKind kind, const std::vector<TokenBatch>& batches,
-                      int64_t vocab, int64_t rounds) {
+                      int64_t vocab, int64_t steps) {
   Stage stage(model, vocab, whole_model(model), Precision::kFloat32, 1, at::Device("cpu"));
   OptimConfig optim;
   optim.kind = kind;
   Optimizer optimizer(optim, 1000, stage.parameters(), /*seed=*/1);
   StepSeconds least;
-  for (int64_t round = 0; round <= rounds; ++round) {  // the first one warms up
+  for (int64_t step = 0; step < steps; ++step) {
     const double pass = seconds_of([&] {
       stage.parameters().zero_grad();
       for (const auto& batch : batches) stage.backward(stage.forward(batch, {}, 1e-5), {});
     });
     const double update = seconds_of([&] {
       optimizer.squared_norm();
-      optimizer.apply(round, 1.0);
+      optimizer.apply(step, 1.0);
     });
     least = {std::min(least.pass, pass), std::min(least.update, update)};
   }
@@ -107,7 +110,7 @@ double useful_operations(const ModelConfig& model, const EngineShape& shape, int
 }
 
 // Operations per second of the model's own products, one after the other, by BLAS with its own threads.
-double sgemm_rate(const ModelConfig& model, const EngineShape& shape, int64_t vocab, int64_t rounds) {
+double sgemm_rate(const ModelConfig& model, const EngineShape& shape, int64_t vocab) {
   double operations = 0, total_s = 0;
   std::map<std::pair<int64_t, int64_t>, double> least;
   for (const auto& product : products_of(model, vocab)) {
@@ -120,7 +123,7 @@ double sgemm_rate(const ModelConfig& model, const EngineShape& shape, int64_t vo
                  dy = fill_random(CounterRng(1, "dy"), {rows, out}, 1.0, at::kFloat);
       auto dw = at::zeros({in, out}, at::kFloat);
       double best = 1e9;
-      for (int64_t round = 0; round <= 2 * rounds; ++round) {
+      for (int64_t time = 0; time <= kStepsAtOnce; ++time) {
         best = std::min(best, seconds_of([&] {
                           at::mm(x, w);
                           at::mm(dy, w.t());
@@ -137,11 +140,11 @@ double sgemm_rate(const ModelConfig& model, const EngineShape& shape, int64_t vo
 
 // Seconds of a step in PyTorch, run by this command; none if it has none.
 std::optional<Json> pytorch_step(const std::string& python, const ModelConfig& model, const EngineShape& shape,
-                                 int64_t vocab, int threads, int64_t rounds) {
+                                 int64_t vocab, int threads) {
   const Json told{
       {"d", model.d},    {"blocks", model.blocks}, {"heads", model.heads}, {"mlp", model.mlp_width},
       {"vocab", vocab},  {"length", shape.length}, {"threads", threads},   {"sequences", shape.tokens / shape.length},
-      {"rounds", rounds}};
+      {"steps", kStepsAtOnce}};
   const auto script = data_dir() / "bench/engine.py";
   make_directories(script.parent_path()).take();
   write_file_atomically(script, std::string(engine_script())).take();
@@ -175,13 +178,20 @@ class Engine {
     fmt::print("{:<16} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}\n", "tokens/s", "threads", "PyTorch", "dense",
                "subspace", "dense m.", "subsp. m.", "of sgemm", "GFLOP/s");
     std::optional<WorkLine> line;
-    line.emplace("measuring", "parts", 2 * shapes.size() + 1);
-    for (const auto& shape : shapes) {
-      for (const int threads : {1, 2}) {
-        measure(shape, threads);
-        line->add();
+    line.emplace("measuring", "parts", 2 * shapes.size() * static_cast<size_t>(options_.rounds) + 1);
+    // Round after round, so that a machine that is slower for a minute is slower for everything that is compared.
+    std::vector<std::array<Fastest, 2>> fastest(shapes.size());
+    for (int64_t round = 0; round < options_.rounds; ++round) {
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        for (const int threads : {1, 2}) {
+          measure(shapes[i], threads, fastest[i][static_cast<size_t>(threads) - 1]);
+          line->add();
+        }
       }
-      note_thread_gains(shape);
+    }
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      for (const int threads : {1, 2}) tell(shapes[i], threads, fastest[i][static_cast<size_t>(threads) - 1]);
+      note_thread_gains(shapes[i], fastest[i][0], fastest[i][1]);
     }
     use_threads(1);
     note_muon_shares();
@@ -229,55 +239,63 @@ class Engine {
     return batches_of(train);
   }
 
-  void measure(const EngineShape& shape, int threads) {
+  // The least seconds of a step of each kind, and the highest rate of sgemm.
+  struct Fastest {
+    double torch = 1e9, dense = 1e9, subspace = 1e9, dense_muon = 1e9, subspace_muon = 1e9, sgemm = 0;
+  };
+
+  void measure(const EngineShape& shape, int threads, Fastest& fastest) {
     use_threads(threads);
     const auto batches = batches_of(shape);
     const auto dense = model_of(shape, ModelMode::kDense), subspace = model_of(shape, ModelMode::kSubspace);
-    const auto time = [&](const ModelConfig& model, OptimizerKind kind) {
-      return time_step(model, kind, batches, corpus_.vocab, options_.rounds).total();
+    const auto time = [&](const ModelConfig& model, OptimizerKind kind, double& least) {
+      least = std::min(least, time_step(model, kind, batches, corpus_.vocab, kStepsAtOnce).total());
     };
-    const double rate = sgemm_rate(dense, shape, corpus_.vocab, options_.rounds);
-    const double dense_s = time(dense, OptimizerKind::kAdamw), subspace_s = time(subspace, OptimizerKind::kAdamw);
-    const double dense_muon_s = time(dense, OptimizerKind::kMuon),
-                 subspace_muon_s = time(subspace, OptimizerKind::kMuon);
-    const auto torch = pytorch_step(python_, dense, shape, corpus_.vocab, threads, options_.rounds);
-    const double share = useful_operations(dense, shape, corpus_.vocab) / dense_s / rate;
+    fastest.sgemm = std::max(fastest.sgemm, sgemm_rate(dense, shape, corpus_.vocab));
+    time(dense, OptimizerKind::kAdamw, fastest.dense);
+    time(subspace, OptimizerKind::kAdamw, fastest.subspace);
+    time(dense, OptimizerKind::kMuon, fastest.dense_muon);
+    time(subspace, OptimizerKind::kMuon, fastest.subspace_muon);
+    torch_ = pytorch_step(python_, dense, shape, corpus_.vocab, threads);
+    if (torch_) fastest.torch = std::min(fastest.torch, torch_->at("step_s").get<double>());
+  }
+
+  void tell(const EngineShape& shape, int threads, const Fastest& fastest) {
+    const double share = useful_operations(model_of(shape, ModelMode::kDense), shape, corpus_.vocab) / fastest.dense /
+                         fastest.sgemm;
     const auto tokens = static_cast<double>(shape.tokens);
-    const double torch_s = torch ? torch->at("step_s").get<double>() : 0;
     above_live_line([&] {
       fmt::print("{:<16} {:>7} {:>9} {:>9.0f} {:>9.0f} {:>9.0f} {:>9.0f} {:>9.2f} {:>10.1f}\n", shape.name(), threads,
-                 torch ? fmt::format("{:.0f}", tokens / torch_s) : "-", tokens / dense_s, tokens / subspace_s,
-                 tokens / dense_muon_s, tokens / subspace_muon_s, share, rate / 1e9);
+                 torch_ ? fmt::format("{:.0f}", tokens / fastest.torch) : "-", tokens / fastest.dense,
+                 tokens / fastest.subspace, tokens / fastest.dense_muon, tokens / fastest.subspace_muon, share,
+                 fastest.sgemm / 1e9);
       std::fflush(stdout);
     });
     rows_.push_back({{"shape", shape.name()},
                      {"threads", threads},
-                     {"dense_tokens_per_s", tokens / dense_s},
-                     {"subspace_tokens_per_s", tokens / subspace_s},
-                     {"dense_muon_tokens_per_s", tokens / dense_muon_s},
-                     {"subspace_muon_tokens_per_s", tokens / subspace_muon_s},
-                     {"pytorch_tokens_per_s", torch ? Json(tokens / torch_s) : Json()},
-                     {"sgemm_gflops", rate / 1e9},
+                     {"dense_tokens_per_s", tokens / fastest.dense},
+                     {"subspace_tokens_per_s", tokens / fastest.subspace},
+                     {"dense_muon_tokens_per_s", tokens / fastest.dense_muon},
+                     {"subspace_muon_tokens_per_s", tokens / fastest.subspace_muon},
+                     {"pytorch_tokens_per_s", torch_ ? Json(tokens / fastest.torch) : Json()},
+                     {"sgemm_gflops", fastest.sgemm / 1e9},
                      {"share_of_sgemm", share}});
     note(shape, fmt::format("share_of_sgemm_{}", threads), share);
-    seconds_[threads] = {dense_s, subspace_s, rate};
-    if (!torch) return;
-    torch_ = torch;
-    note(shape, fmt::format("dense_over_pytorch_{}", threads), torch_s / dense_s);
-    note(shape, fmt::format("subspace_over_pytorch_{}", threads), torch_s / subspace_s);
+    if (!torch_) return;
+    note(shape, fmt::format("dense_over_pytorch_{}", threads), fastest.torch / fastest.dense);
+    note(shape, fmt::format("subspace_over_pytorch_{}", threads), fastest.torch / fastest.subspace);
   }
 
   // What the second thread gains, over what it gains for the products alone.
-  void note_thread_gains(const EngineShape& shape) {
-    const auto& [dense_1, subspace_1, rate_1] = seconds_[1];
-    const auto& [dense_2, subspace_2, rate_2] = seconds_[2];
-    note(shape, "thread_gain_dense", dense_1 / dense_2 / (rate_2 / rate_1));
-    note(shape, "thread_gain_subspace", subspace_1 / subspace_2 / (rate_2 / rate_1));
+  void note_thread_gains(const EngineShape& shape, const Fastest& one, const Fastest& two) {
+    const double sgemm = two.sgemm / one.sgemm;
+    note(shape, "thread_gain_dense", one.dense / two.dense / sgemm);
+    note(shape, "thread_gain_subspace", one.subspace / two.subspace / sgemm);
   }
 
   // The share of Muon's update in a step of a subspace model, on one thread.
   void note_muon_share(const char* name, const ModelConfig& model, const std::vector<TokenBatch>& batches) {
-    const auto step = time_step(model, OptimizerKind::kMuon, batches, corpus_.vocab, options_.rounds);
+    const auto step = time_step(model, OptimizerKind::kMuon, batches, corpus_.vocab, 1 + options_.rounds);
     least_[name] = step.update / step.total();
   }
   void note_muon_shares() {
@@ -295,8 +313,7 @@ class Engine {
   const std::string python_;  // the command that runs a script
   const PreparedCorpus corpus_;
   Json least_ = Json::object(), rows_ = Json::array();
-  std::map<int, std::array<double, 3>> seconds_;  // by threads: a dense step, a subspace step; sgemm's rate
-  std::optional<Json> torch_;                     // the last answer
+  std::optional<Json> torch_;  // the last answer
 };
 
 }  // namespace

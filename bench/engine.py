@@ -77,7 +77,7 @@ except (TypeError, RuntimeError):
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=True)
 tokens = torch.randint(told["vocab"], (sequences, length + 1))
 least = float("inf")
-for _ in range(1 + told["rounds"]):  # the first one warms up
+for _ in range(told["steps"]):  # the first one warms up
     start = time.perf_counter()
     optimizer.zero_grad(set_to_none=True)
     loss_of(tokens[:, :-1], tokens[:, 1:]).backward()

@@ -39,8 +39,8 @@ namespace thinpipe {
 namespace {
 
 constexpr int kIdleConnections = 2000, kUnfinishedJoins = 1000, kCallsPerJoiner = 8;
-constexpr int kAttacks = 4, kRounds = 3, kNoticed = 3, kBadMembers = 8;
-constexpr size_t kJoinBytes = 256 << 10;
+constexpr int kAttacks = 4, kRounds = 5, kNoticed = 3, kBadMembers = 8;
+constexpr size_t kJoinBytes = 160 << 10;
 constexpr auto kShort = std::chrono::milliseconds(20);
 
 // Small enough that two cores have time for the attackers too, large enough that a step is not all overhead.

@@ -40,8 +40,14 @@ TEST_F(Sampling, TrainShowsAndKeepsSamples_AndTheResultIsTheSame) {
   size_t most = 0;
   EXPECT_TRUE(training.wait_until("it samples", [&] {
     most = std::max(most, samplers_of(with).size());
+    return !training.running() || most > 0;
+  }));
+  ASSERT_EQ(program_.run({"pause", with.string()}).exit_code, 0) << "so that the sample is ready before the end";
+  EXPECT_TRUE(training.wait_until("the sample is shown", [&] {
+    most = std::max(most, samplers_of(with).size());
     return !training.running() || training.out().find("sample after step ") != std::string::npos;
   }));
+  EXPECT_EQ(program_.run({"resume", with.string()}).exit_code, 0);
   const auto sampled = training.wait();
   ASSERT_EQ(sampled.exit_code, 0) << sampled.err << test::logs_of(with);
   EXPECT_LE(most, 1U);
@@ -85,7 +91,7 @@ TEST_F(Sampling, SampleThatIsUnderWay_EndsWithTheRun) {
 TEST_F(Sampling, ServeShowsThem_AndResumedRunGoesOn) {
   const auto run = program_ / "run";
   Arguments arguments{"serve", "small.toml", "--join", "--listen", "127.0.0.1", "--run-dir", run.string()};
-  for (const char* one : {"pipeline.stages=1", "train.steps=2000", "train.sample_every=10"}) {
+  for (const char* one : {"pipeline.stages=1", "train.steps=100000", "train.sample_every=10"}) {
     arguments.insert(arguments.end(), {"--set", one});
   }
   RunningProgram serving(program_, arguments);

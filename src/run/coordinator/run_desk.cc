@@ -21,7 +21,7 @@ namespace {
 // Per peer. A worker has one of each; an old one may not have ended yet.
 constexpr int64_t kMostSessions = 4, kMostUploads = 4, kMostDownloads = 4;
 constexpr auto kHelloPatience = std::chrono::seconds(20);
-// A worker sends parts of 256 KiB. Each costs this process some work, so there must not be many small ones.
+// A worker sends parts of 128 KiB. Each costs this process some work, so there must not be many small ones.
 constexpr uint64_t kMeanPartBytes = 16 << 10, kMostSmallParts = 16;
 constexpr auto kUploadPatience = std::chrono::minutes(1);  // between two parts
 

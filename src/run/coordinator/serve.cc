@@ -33,10 +33,11 @@ namespace {
 
 constexpr timespec kTick{0, 100'000'000};
 constexpr auto kServeFarewell = std::chrono::seconds(10);
-constexpr int kMostMessageBytes = 320 << 10;  // a part of a file has 256 KiB
+constexpr int kMostMessageBytes = 160 << 10;  // a part of a file has 128 KiB
 constexpr size_t kMostHeldBytes = 128 << 20;
 constexpr int kMostThreads = 1024;
 constexpr int kMostStreamsPerConnection = 8;
+constexpr int kReadAheadBytes = 128 << 10;  // of a call
 constexpr int kHandshakeMs = 10'000;
 constexpr int kIdleMs = 60'000;  // for connections without a call
 
@@ -68,6 +69,8 @@ std::unique_ptr<grpc::Server> start_server(CoordinatorService& service, const Id
   builder.SetMaxReceiveMessageSize(kMostMessageBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("door").Resize(kMostHeldBytes).SetMaxThreads(kMostThreads));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else a fast sender is read further ahead
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   auto acceptor = std::shared_ptr(builder.experimental().AddExternalConnectionAcceptor(

@@ -16,7 +16,7 @@
 namespace thinpipe {
 namespace {
 
-constexpr size_t kPartBytes = 256 << 10;
+constexpr size_t kPartBytes = 128 << 10;
 
 std::string name_of(const control::StateFile& file) {
   if (file.unit().empty()) return "the token table";
