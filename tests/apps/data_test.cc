@@ -83,7 +83,7 @@ TEST_F(Data, ProgressOnATerminal_IsOneLineErasedAtTheEnd) {
   const auto outcome = program_.run({"data", "prepare", "corpus.txt", "--vocab", "300"}, {.terminal = true});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "\r\033[Kdata: tokenizing")) << outcome.out;
-  EXPECT_TRUE(has(outcome.out, "\r\033[Kfolder: ")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "\r\033[Kfolder:")) << outcome.out;
 }
 
 TEST_F(Data, HelpTeachesByExample) {
