@@ -89,7 +89,6 @@ std::string sample_line(const std::filesystem::path& run, const PreparedCorpus& 
     check_size(load_config(run / "config.toml"));
     const auto files = open_run(run, std::nullopt);
     const auto sample = continuation(files, corpus, kLongestSample);
-    write_file_atomically(run / "sample.txt", sample + "\n").take();
     add_sample(run, {files.config.train.steps, sample}).take();
     return fmt::format("sample: {}", sample);
   } catch (const std::exception& error) {

@@ -16,8 +16,7 @@ namespace thinpipe {
 std::string sample_of(const std::filesystem::path& run, int64_t step);
 
 // One line: how the model of this run continues the first words of the validation text, or why there is no sample.
-// Keeps the sample as sample.txt and in samples.jsonl in the run's folder. Never throws: the run is complete without
-// it.
+// Keeps the sample in samples.jsonl in the run's folder. Never throws: the run is complete without it.
 std::string sample_line(const std::filesystem::path& run, const PreparedCorpus& corpus);
 
 // The commands that are worth trying now, one per line. resumable: the run has checkpoints.

@@ -115,7 +115,6 @@ void add_serve(Command& program) {
   $ thinpipe serve book.txt --join              # the default model on your text
   $ thinpipe serve my.toml --listen [::]:7700 --announce my.home.example:7700
   $ thinpipe serve --run 2026-01-31-17-05-09    # resume a run
-  $ thinpipe serve --run 2026-01-31-17-05-09 --set pipeline.stages=2
 Waits for one machine per stage, then runs the training. Use `thinpipe invite` in another window
 to let machines in.)");
   command.callback([arguments, run, steps] {

@@ -169,7 +169,6 @@ std::string run_report(const std::filesystem::path& run_folder) {
   facts += row("corpus", run["corpus"]);
   facts += row("training loss", shown(now["loss"], "{:.4f} nats per token"));
   facts += row("validation loss", shown(now["validation_loss"], "{:.4f} nats per token"));
-  if (const auto sample = read_file(run_folder / "sample.txt")) facts += row("sample of text", sample.value());
   facts += row("speed", shown(now["tokens_per_s"], "{:.0f} tokens/s in the last steps"));
   facts +=
       row("traffic", fmt::format("{}, {} below fp32", shown(now["bytes_per_token"], "{:.1f} bytes per token and cut"),

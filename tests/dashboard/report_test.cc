@@ -26,10 +26,10 @@ TEST(RunReport, HoldsCurvesAndNoScript) {
 TEST(RunReport, WithASampleOfText_ShowsItEscaped) {
   const MadeUpRun run;
   run.add_steps(1, 4);
-  EXPECT_EQ(run_report(run.folder()).find("sample of text"), std::string::npos);
-  run.append("sample.txt", "In the <b>beginning</b>\n");
+  EXPECT_EQ(run_report(run.folder()).find("<td>step 4</td>"), std::string::npos);
+  run.append("samples.jsonl", R"({"step":4,"text":"In the <b>beginning</b>"})" "\n");
   const auto text = run_report(run.folder());
-  EXPECT_NE(text.find("sample of text"), std::string::npos);
+  EXPECT_NE(text.find("<td>step 4</td>"), std::string::npos);
   EXPECT_NE(text.find("In the &lt;b&gt;beginning"), std::string::npos);
 }
 

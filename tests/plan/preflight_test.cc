@@ -122,7 +122,7 @@ TEST(Preflight, WarnsAboutALinkSlowerThanTheComputation) {
   const auto check = check_of(facts, "link");
   EXPECT_EQ(check.verdict, Verdict::kWarning);
   EXPECT_EQ(check.text,
-            "2 Mbit/s up, 50 Mbit/s down, 40 ms round trip, 4.0 s per step, longer than the computation (2.0 s)");
+            "2.0 Mbit/s up, 50 Mbit/s down, 40 ms round trip, 4.0 s per step, longer than the computation (2.0 s)");
   facts.run->up_bits_per_s = 4e6;
   EXPECT_EQ(check_of(facts, "link").verdict, Verdict::kOk);
   facts.run->down_bits_per_s = 1e6;
