@@ -286,7 +286,8 @@ TEST_F(TableOfARun, TableOfTheSeed_GivesTheSameBitsAsNoTable) {
   const auto expected = ordinary();
   const auto run = begin_with_table("run");
   EXPECT_EQ(hash_of(run), FixedTable(seeds_table(), seeds_table().options()).hash());
-  EXPECT_NE(program_.run({"show", run.string()}).out.find("token table: " + hash_of(run).substr(0, 12)), std::string::npos);
+  EXPECT_NE(program_.run({"show", run.string()}).out.find("token table: " + hash_of(run).substr(0, 12)),
+            std::string::npos);
   expect_trains_on(run, expected);
   EXPECT_TRUE(fs::exists(table_path(run / "workers/3", hash_of(run)))) << "a worker has it in its own folder";
 }
