@@ -31,9 +31,10 @@ class Doors : public ::testing::Test {
  protected:
   void SetUp() override {
     test::write_small_run(program_);
-    serving_ =
-        std::make_unique<RunningProgram>(program_, Arguments{"serve", "small.toml", "--listen", "127.0.0.1",
-                                                             "--run-dir", run_.string(), "--set", "pipeline.stages=2"});
+    Arguments serve{"serve",     "small.toml",  "--listen", "127.0.0.1",
+                    "--run-dir", run_.string(), "--set",    "pipeline.stages=2"};
+    for (const auto& setting : settings()) serve.insert(serve.end(), {"--set", setting});
+    serving_ = std::make_unique<RunningProgram>(program_, serve);
     ASSERT_TRUE(serving_->wait_for_output("to let machines join")) << serving_->err();
     const auto place = Json::parse(read_file(run_ / "coordinator.json").take());
     coordinator_ = place.at("address");
@@ -49,6 +50,8 @@ class Doors : public ::testing::Test {
     const auto from = log.find(" from ", begin) + 6;
     worker_address_ = log.substr(from, log.find('\n', from) - from);
   }
+
+  virtual Arguments settings() const { return {}; }
 
   bool says(const std::string& text) {
     return serving_->wait_until("it says " + text, [&] { return serving_->err().find(text) != std::string::npos; });
@@ -282,6 +285,27 @@ TEST_F(Doors, GiveTheModelOnlyWhenTheRunIsComplete) {
     EXPECT_FALSE(reader->Read(&part)) << name;
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION) << name;
   }
+}
+
+class DoorsOfAnUnsharedRun : public Doors {
+ protected:
+  Arguments settings() const override { return {"cluster.share_model=false"}; }
+};
+
+TEST_F(DoorsOfAnUnsharedRun, GiveTheModelToNoMember) {
+  const auto other = stub(member("other"));
+  control::ModelRequest wish;
+  wish.set_run(run_id_);
+  grpc::ClientContext context, download;
+  control::ModelFiles files;
+  EXPECT_EQ(entry_of(other->GetModel(&context, wish, &files)), Entry::kNotYou);
+  control::FileRequest request;
+  request.set_run(run_id_);
+  request.mutable_file()->set_unit("model.safetensors");
+  const auto reader = other->GetFile(&download, request);
+  control::FilePart part;
+  EXPECT_FALSE(reader->Read(&part));
+  EXPECT_EQ(entry_of(reader->Finish()), Entry::kNotYou);
 }
 
 TEST_F(Doors, HolderThatOnlyMakesTrouble_LosesItsPlaceAndTheRunLives) {

@@ -86,6 +86,39 @@ TEST(Coordinator, ReturningHolder_GetsItsStageBackFromAWorkerWithoutItsState) {
   EXPECT_EQ(cluster.core().committed(), 6);
 }
 
+TEST(Coordinator, ThatStoodStill_WaitsForThoseWhoHaveTheState) {
+  Pair cluster(small_rules());
+  cluster.add("spare");
+  cluster.run_to(3);
+  cluster.disconnect(cluster.a());
+  cluster.disconnect(cluster.b());
+  cluster.pass_time(std::chrono::seconds(11));
+  ASSERT_EQ(cluster.events("assigned").back(), "spare takes stage 0: nobody has it");
+  cluster.jump_time(std::chrono::minutes(5));
+  cluster.connect(cluster.b());  // every stage has somebody now
+  cluster.connect(cluster.a());
+  cluster.pump();
+  EXPECT_TRUE(cluster.events("rollback").empty());
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
+TEST(Coordinator, ThatStoodStill_ReturnsToACheckpointIfNobodyComes) {
+  Pair cluster(small_rules());
+  cluster.add("spare");
+  cluster.run_to(3);
+  cluster.disconnect(cluster.a());
+  cluster.disconnect(cluster.b());
+  cluster.pass_time(std::chrono::seconds(11));
+  cluster.jump_time(std::chrono::minutes(5));
+  cluster.connect(cluster.b());
+  cluster.pump();
+  EXPECT_TRUE(cluster.events("rollback").empty());
+  cluster.pass_time(std::chrono::seconds(11));
+  cluster.pump();
+  EXPECT_EQ(cluster.events("rollback").size(), 1U);
+  EXPECT_EQ(cluster.core().committed(), 6);
+}
+
 TEST(Coordinator, FrozenLongerThanTheLease_EvictsNobody) {
   Pair cluster(small_rules());
   cluster.add("spare");

@@ -66,6 +66,7 @@ CoordinatorCore::CoordinatorCore(RunRules rules, StoredRun stored, TimePoint now
 // ---- events ----
 
 Effects CoordinatorCore::message(SessionId session, const control::FromWorker& message, TimePoint now) {
+  notice_gap(now);
   if (message.has_hello()) {
     hello(session, message.hello(), now);
   } else if (auto* member = of_session(roster_, session)) {
@@ -77,6 +78,7 @@ Effects CoordinatorCore::message(SessionId session, const control::FromWorker& m
 }
 
 Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
+  notice_gap(now);
   if (auto* member = of_session(roster_, session)) {
     member->session.reset();
     member->heard = now;
@@ -94,18 +96,28 @@ Effects CoordinatorCore::session_ended(SessionId session, TimePoint now) {
   return advance(now);
 }
 
-Effects CoordinatorCore::tick(TimePoint now) {
-  if (now - last_tick_ > kLongestGap) {
-    // This process stood still. What the members said in the meantime waits to be read: nobody was silent.
-    const Duration gap = now - last_tick_;
-    for (auto& [peer, member] : roster_.members) {
-      for (auto* time : {&member.heard, &member.pulse.moved, &member.pulse.saving_moved})
-        *time = std::min(now, *time + gap);
-    }
-    began_ += gap;
-    saving_began_ += gap;
-    log("late", fmt::format("the coordinator stood still for {:.1f} s; leases last longer by as much", seconds(gap)));
+// This process stood still. What the members said in the meantime waits to be read: nobody was silent. Those who lost
+// their places before it, or their connections during it, may be on their way back with their state.
+void CoordinatorCore::notice_gap(TimePoint now) {
+  const Duration gap = now - last_tick_;
+  if (gap <= kLongestGap) return;
+  for (auto& [peer, member] : roster_.members) {
+    for (auto* time : {&member.heard, &member.pulse.moved, &member.pulse.saving_moved})
+      *time = std::min(now, *time + gap);
   }
+  began_ += gap;
+  saving_began_ += gap;
+  last_tick_ = now;
+  wait_for_holders(now);
+  log("late", fmt::format("the coordinator stood still for {:.1f} s; leases last longer by as much", seconds(gap)));
+}
+
+void CoordinatorCore::wait_for_holders(TimePoint now) {
+  keep_steps_until_ = now + std::chrono::seconds(rules_.config.cluster.lease_s);
+}
+
+Effects CoordinatorCore::tick(TimePoint now) {
+  notice_gap(now);
   last_tick_ = now;
   drop_silent(now);
   hang_up_on_quiet(now);
@@ -234,6 +246,9 @@ void CoordinatorCore::hello(SessionId session, const control::Hello& hello, Time
   }
   if (const auto reason = why_refused(roster_, hello)) return turn_away(*reason);
   if (done()) return out_.push_back(SendTo{session, stop_message(why_, resumable_)});
+  if (std::none_of(roster_.members.begin(), roster_.members.end(), [](const auto& one) { return one.second.session; })) {
+    wait_for_holders(now);
+  }
   auto& member = roster_.members[hello.peer()];
   const bool is_back = member.incarnation == hello.incarnation();
   if (member.session && *member.session != session) {
@@ -512,6 +527,10 @@ bool CoordinatorCore::ready_to_form(TimePoint now) {
   if (steps_.retry_at && now < *steps_.retry_at) return false;
   const auto present = crew();
   if (present.empty()) return false;
+  if (gives_up_too_early(present, now)) {
+    why_ = "waiting for those who have the state of the last steps";
+    return false;
+  }
   auto paths = choose_paths(paths_, present, now);
   std::move(paths.probes.begin(), paths.probes.end(), std::back_inserter(out_));
   if (!paths.decided) why_ = paths.why;
@@ -537,13 +556,38 @@ void CoordinatorCore::give_seats() {
   if (!seating.why.empty()) why_ = one_line(seating.why);
 }
 
+std::vector<bool> CoordinatorCore::restores_of(const std::vector<Member*>& crew) const {
+  std::vector<bool> restores;
+  for (const auto* member : crew) restores.push_back(!keeps_state(steps_, member->holding, *member->seat));
+  return restores;
+}
+
+Beginning CoordinatorCore::beginning_with(const std::vector<Member*>& crew) const {
+  const auto restores = restores_of(crew);
+  const auto lost = static_cast<size_t>(std::count(restores.begin(), restores.end(), true));
+  return decide_beginning(saving_, steps_.committed, lost, seats_.size());
+}
+
+bool CoordinatorCore::gives_up_too_early(const std::vector<Member*>& crew, TimePoint now) const {
+  if (now >= keep_steps_until_ || beginning_with(crew).step == steps_.committed) return false;
+  const auto may_return = [&](const std::string& peer) {
+    const auto found = roster_.members.find(peer);
+    const bool is_here = found != roster_.members.end() && found->second.session;
+    return !is_here && !roster_.revoked.contains(peer) && !time_away(blame_, peer, now);
+  };
+  const auto restores = restores_of(crew);
+  for (size_t i = 0; i < restores.size(); ++i) {
+    const auto last = roster_.last_holders.find(seats_[i]);
+    if (restores[i] && (last == roster_.last_holders.end() || !may_return(last->second))) return false;
+  }
+  return true;
+}
+
 // Begins a new epoch. Workers with the state of the committed steps keep it; decide_beginning() says what others do.
 void CoordinatorCore::form(TimePoint now) {
   const auto present = crew();
-  std::vector<bool> restores;
-  for (const auto* member : present) restores.push_back(!keeps_state(steps_, member->holding, *member->seat));
-  const auto lost = static_cast<size_t>(std::count(restores.begin(), restores.end(), true));
-  const auto beginning = decide_beginning(saving_, steps_.committed, lost, seats_.size());
+  const auto restores = restores_of(present);
+  const auto beginning = beginning_with(present);
   if (beginning.step < steps_.committed) log("rollback", beginning.why);
   if (beginning.all_restore) saving_.due = false;
   give_up_saving(saving_, !beginning.all_restore);

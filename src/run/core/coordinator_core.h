@@ -97,6 +97,11 @@ class CoordinatorCore {
   void ready(Member& member, const control::Ready& ready, TimePoint now);
   void trouble(Member& member, const control::Trouble& trouble, TimePoint now);
 
+  void notice_gap(TimePoint now);
+  // Members that can be reached again come one after the other. For a lease, gives up no step whose state may be among
+  // what the others hold.
+  void wait_for_holders(TimePoint now);
+
   // Members that go. These functions invalidate references to the members that they remove.
   void release_leavers();
   void expel(const Member& member, const std::string& reason, Duration retry_after = {});
@@ -118,6 +123,11 @@ class CoordinatorCore {
   // Decides what comes next and does it. Every event ends with it. Returns all effects of the event.
   Effects advance(TimePoint now);
   bool ready_to_form(TimePoint now);
+  // Who of the crew has no state of the committed steps, and what an epoch with this crew would begin with.
+  std::vector<bool> restores_of(const std::vector<Member*>& crew) const;
+  Beginning beginning_with(const std::vector<Member*>& crew) const;
+  // Whether it would give up steps though every missing state may still come: its last holder is not here.
+  bool gives_up_too_early(const std::vector<Member*>& crew, TimePoint now) const;
   void give_seats();
   void form(TimePoint now);
   void act_when_idle(TimePoint now);
@@ -152,6 +162,7 @@ class CoordinatorCore {
   Saving saving_;
   Blame blame_;
   TimePoint last_tick_;
+  TimePoint keep_steps_until_{};  // see wait_for_holders
   TimePoint began_{};         // the present phase, if the workers have an order
   TimePoint saving_began_{};  // the checkpoint under way
   Effects out_;               // effects of the current event
