@@ -278,9 +278,9 @@ TEST(CertificateAuthority, IsUnderstoodByTheOpenSslProgram) {
   const auto authority = authority_in(scratch.path());
   const auto ca = (scratch / "ca.pem").string();
   write_file_atomically(ca, authority.certificate_pem()).take();
-  const auto shown_ca = output_of("openssl x509 -noout -text -in " + ca);
+  const auto shown_ca = output_of("openssl x509 -noout -text -nameopt RFC2253 -in " + ca);
   for (const auto* part :
-       {"CN = thinpipe run run-1", "CA:TRUE, pathlen:0",
+       {"CN=thinpipe run run-1", "CA:TRUE, pathlen:0",
         "X509v3 Key Usage: critical\n"
         "                Certificate Sign\n",
         "prime256v1", "Not Before: Jan  1 00:00:00 1970 GMT", "Not After : Dec 31 23:59:59 9999 GMT"}) {
@@ -294,8 +294,8 @@ TEST(CertificateAuthority, IsUnderstoodByTheOpenSslProgram) {
   EXPECT_TRUE(verify("-purpose sslserver -verify_hostname a.peer.thinpipe"));
   EXPECT_TRUE(verify("-purpose sslclient"));
   EXPECT_FALSE(verify("-verify_hostname b.peer.thinpipe"));
-  const auto shown = output_of("openssl x509 -noout -text -in " + leaf);
-  for (const auto* part : {"Subject: CN = a.peer.thinpipe", "Issuer: CN = thinpipe run run-1", "CA:FALSE",
+  const auto shown = output_of("openssl x509 -noout -text -nameopt RFC2253 -in " + leaf);
+  for (const auto* part : {"Subject: CN=a.peer.thinpipe", "Issuer: CN=thinpipe run run-1", "CA:FALSE",
                            "DNS:a.peer.thinpipe\n", "ecdsa-with-SHA256"}) {
     EXPECT_TRUE(holds(shown, part)) << part << "\n" << shown;
   }
