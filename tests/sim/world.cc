@@ -192,6 +192,7 @@ void World::calm_down() {
   }
   for (auto& worker : workers_) {
     worker->set_lie(Lie::kNone);
+    if (worker->route != static_cast<int>(served_)) worker->trouble_until(now());  // it has to find the way
     worker->route = static_cast<int>(served_);
     if (worker->line() && worker->line()->coordinator != coordinators_[served_].get())
       break_line(worker->line(), false);
