@@ -86,8 +86,8 @@ TEST(Coordinator, ReturningHolder_GetsItsStageBackFromAWorkerWithoutItsState) {
   EXPECT_EQ(cluster.core().committed(), 6);
 }
 
-TEST(Coordinator, ThatStoodStill_WaitsForThoseWhoHaveTheState) {
-  Pair cluster(small_rules());
+// Both holders lose their places, a spare takes one of them, and then the coordinator stands still.
+void stand_still_without_holders(Pair& cluster) {
   cluster.add("spare");
   cluster.run_to(3);
   cluster.disconnect(cluster.a());
@@ -95,6 +95,11 @@ TEST(Coordinator, ThatStoodStill_WaitsForThoseWhoHaveTheState) {
   cluster.pass_time(std::chrono::seconds(11));
   ASSERT_EQ(cluster.events("assigned").back(), "spare takes stage 0: nobody has it");
   cluster.jump_time(std::chrono::minutes(5));
+}
+
+TEST(Coordinator, ThatStoodStill_WaitsForThoseWhoHaveTheState) {
+  Pair cluster(small_rules());
+  stand_still_without_holders(cluster);
   cluster.connect(cluster.b());  // every stage has somebody now
   cluster.connect(cluster.a());
   cluster.pump();
@@ -104,12 +109,7 @@ TEST(Coordinator, ThatStoodStill_WaitsForThoseWhoHaveTheState) {
 
 TEST(Coordinator, ThatStoodStill_ReturnsToACheckpointIfNobodyComes) {
   Pair cluster(small_rules());
-  cluster.add("spare");
-  cluster.run_to(3);
-  cluster.disconnect(cluster.a());
-  cluster.disconnect(cluster.b());
-  cluster.pass_time(std::chrono::seconds(11));
-  cluster.jump_time(std::chrono::minutes(5));
+  stand_still_without_holders(cluster);
   cluster.connect(cluster.b());
   cluster.pump();
   EXPECT_TRUE(cluster.events("rollback").empty());

@@ -115,6 +115,15 @@ TEST(OpenRun, HolderThatReconnectsAllTheTime_IsSentAway) {
   run.expect_done();
 }
 
+TEST(OpenRun, HolderThatFloods_IsSentAwayAndTheRunGoesOn) {
+  OpenRun run;
+  run.flood(run.b());
+  run.pump();
+  EXPECT_TRUE(run.was_sent_away(run.b())) << run.last_event();
+  EXPECT_FALSE(run.was_sent_away(run.a()));
+  run.expect_done();
+}
+
 TEST(OpenRun, NumbersThatAreNotFinite_CostTheirSenderItsPlace) {
   OpenRun run;
   run.b().loss_sum = std::numeric_limits<double>::quiet_NaN();

@@ -224,6 +224,7 @@ class SimulatedRun {
   void say(const SimulatedWorker& worker, const control::FromWorker& message) {
     apply(core_->message(*worker.session, message, now));
   }
+  void flood(const SimulatedWorker& worker) { apply(core_->flooded(*worker.session, worker.peer, now)); }
   // Ends the step of a slow worker; it reports unless it was interrupted.
   void finish_step(SimulatedWorker& worker, bool with_report = true) {
     if (!worker.computes()) return;
